@@ -106,6 +106,32 @@ def test_an_unknown_name_gets_suggestions():
     assert vocabulary.id("France") == 1
 
 
+RELATIONS = ["located_in", "near", "speaks", "neighbour_of", "has_capital"]
+
+
+@pytest.mark.parametrize(
+    ("tried", "meant"),
+    [("locatd", "located_in"), ("neighbor", "neighbour_of"), ("capitol", "has_capital"), ("CAPITAL", "has_capital")],
+)
+def test_a_misspelled_beginning_or_part_of_a_name_gets_a_suggestion(tried, meant):
+    assert Vocabulary.from_names(RELATIONS).suggest(tried) == [meant]
+
+
+def test_last_words_and_beginnings_with_an_error_are_suggested_among_many_names():
+    many = Vocabulary.from_names(["United Kingdom", *(f"entity {i}" for i in range(2000))])
+    for tried in ("kingdom", "unted king"):
+        assert many.suggest(tried) == ["United Kingdom"]
+    assert many.suggest("kingfisher") == []
+
+
+def test_few_names_are_listed_if_none_is_near():
+    relations = Vocabulary.from_names(RELATIONS, kind="relation")
+    with pytest.raises(UnknownName, match=r"named 'xyz'\. There are: located_in, near, .*, has_capital\.$"):
+        relations.id("xyz")
+    assert str(Vocabulary.from_names(map(str, range(13)), kind="relation").unknown("xyz")).endswith("named 'xyz'.")
+    assert str(Vocabulary.from_names([]).unknown("xyz")).endswith("named 'xyz'.")
+
+
 @pytest.mark.parametrize("i", [-1, 2, 10**12])
 def test_an_id_out_of_range_is_an_error(i):
     with pytest.raises(UnknownName, match="Ids go from 0 to 1"):

@@ -59,10 +59,14 @@ _BLOCK = 1 << 22
 _KIND_OF_STEM = {"entities": "entity", "relations": "relation"}
 
 # Costs of a suggested name: tenths of a typing error. A name that ends with the query after a separator (the last part
-# of an IRI) costs a bit more than one error. A name that begins with the query costs more, growing with the rest.
+# of an IRI) costs a bit more than one error. A name that begins with the query, or nearly, or whose last words it is,
+# costs more, growing with the rest.
 _ERROR, _IRI_END, _BEGINNING = 10, 12, 14
 _NO_MATCH = 1 << 30
 _MAX_DISTANCE = 4
+_LETTERS_PER_ERROR = 4  # of a query that a name begins with: one error from 4 letters on, two from 8 on
+_MOST_COMPARED = 1000  # names that difflib compares, at 20 µs each
+_MOST_LISTED = 12  # names that an error lists
 
 
 class HashedFields(NamedTuple):
@@ -417,13 +421,19 @@ class Vocabulary:
         """Return the id of a name. Raises UnknownName with suggestions."""
         found = self.find(name)
         if found is None:
-            raise UnknownName(self.kind, name, self.suggest(name))
+            raise self.unknown(name)
         return found
 
-    def suggest(self, name: str, k: int = 3) -> list[str]:
-        """Return up to k similar names, best first: other case, typing errors, beginnings, ends of IRIs.
+    def unknown(self, name: str) -> UnknownName:
+        """Return the error for a name that is not here: with similar names, or with all of them if they are few."""
+        near = self.suggest(name)
+        listed = not near and 0 < len(self) <= _MOST_LISTED
+        return UnknownName(self.kind, name, near, hint=f"There are: {', '.join(self)}." if listed else "")
 
-        Scans all names; about a second for 5 million.
+    def suggest(self, name: str, k: int = 3) -> list[str]:
+        """Return up to k similar names, best first: other case, typing errors, beginnings, last words, ends of IRIs.
+
+        Scans all names; about a second for 5 million. If they are few, names with similar parts count, too.
         """
         query, length = _as_bytes(name)
         if k < 1 or length == 0:
@@ -432,7 +442,15 @@ class Vocabulary:
         costs, ids = np.full(k, _NO_MATCH, np.int64), np.full(k, -1, np.int64)
         limit = min(_MAX_DISTANCE, max(1, length // 3))
         _find_similar(self._names, self._offsets, lowered, limit, costs, ids)
-        return self.names(ids[costs < _NO_MATCH])
+        found = self.names(ids[costs < _NO_MATCH])
+        return found if found or len(self) > _MOST_COMPARED else self._alike(name, k)
+
+    def _alike(self, name: str, k: int) -> list[str]:
+        """Return up to k names that share most of their letters with this one, in their order."""
+        import difflib  # takes longer than all of `import grash`
+
+        lowered = {other.lower(): other for other in reversed(list(self))}
+        return [lowered[other] for other in difflib.get_close_matches(name.lower(), lowered, n=k)]
 
     def iris_ending_in(self, local: str, most: int = 100) -> list[str]:
         """Return the IRIs whose part after the last # or / is this one, letter by letter; the first `most` by id."""
@@ -688,10 +706,18 @@ def _cost(names: Bytes, start: Integer, stop: Integer, query: Bytes, limit: Inte
         tail += 1
     if tail == wanted and _is_separator(names[stop - 1 - tail]):
         return _IRI_END
-    if abs(length - wanted) > limit:
+    if tail == wanted and names[stop - 1 - tail] == 32:  # the last words
+        return _BEGINNING + min(length - wanted, 20 * _ERROR)
+    if abs(length - wanted) <= limit:
+        distance = _distance(names, start + same, length - same - tail, query, same, wanted - same - tail, limit, row)
+        if distance <= limit:
+            return distance * _ERROR
+    few, nearest = min(limit, wanted // _LETTERS_PER_ERROR), _NO_MATCH
+    if same == 0 or few == 0 or length < wanted:  # a beginning has its first letter right, which spares most names
         return _NO_MATCH
-    distance = _distance(names, start + same, length - same - tail, query, same, wanted - same - tail, limit, row)
-    return distance * _ERROR if distance <= limit else _NO_MATCH
+    for part in range(max(same, wanted - few), min(length, wanted + few) + 1):
+        nearest = min(nearest, _distance(names, start + same, part - same, query, same, wanted - same, few, row))
+    return _BEGINNING + nearest * _ERROR + min(length - wanted, 20 * _ERROR) if nearest <= few else _NO_MATCH
 
 
 @njit(cache=True, nogil=True)

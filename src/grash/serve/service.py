@@ -185,10 +185,9 @@ class Service:
         return prefixes_of(self.dataset)
 
     def suggested(self, error: UnknownName) -> UnknownName:
-        """Return the error with names that the index finds, in milliseconds."""
-        if error.suggestions or error.kind not in ("entity", "relation"):
-            return error
-        return UnknownName(error.kind, error.name, [near["name"] for near in self.search(error.name, 3, error.kind)])
+        """Return the error with similar names, as Python and the command line do; a scan of all names, for a thread."""
+        names = self._names_of(error.kind) if error.kind in ("entity", "relation") else None
+        return error if error.suggestions or names is None else names.unknown(error.name)
 
     def answers(self, query: Query, found: list[Prediction]) -> dict[str, Any]:
         """Return a question with its answers."""
