@@ -193,6 +193,11 @@ def test_other_endpoints_answer_and_refuse(client: Client) -> None:
     assert client.send("DELETE", "/api/ask").json["code"] == "method_not_allowed"
 
 
+def test_the_page_counts_triples_of_train_where_the_server_does(client: Client) -> None:
+    page = client.get("/").body.decode()  # "known fact" is about valid and test, too
+    assert "triples in train, with" in page and "known triple" not in page
+
+
 def test_paths_of_the_file_system_are_out_of_reach(client: Client) -> None:
     for path in (
         "/../../etc/passwd",
