@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TABLE_GAP = 2  # spaces between the columns of a table
 _LEAST_CELL = 24  # characters of a text in a table before it continues below
+_LENGTHS = range(_LEAST_CELL, 7, -1)  # the same, tried in turn where the table is wider than the terminal
 _MOST_PADDED = 40  # characters of a column in a pipe; longer cells move what is behind them
 _SECONDS_BETWEEN_LINES = {True: 0.2, False: 10.0}  # of progress: in a terminal, and elsewhere
 
@@ -71,20 +72,19 @@ def _draw_table(columns: Sequence[str], cells: list[list[Text]], widths: dict[in
     left_out: list[str] = []
     width = shutil.get_terminal_size().columns
     for column in spare:
-        if _least_width(columns, widths) > width:
+        if _total(_least_widths(columns, widths)) > width:
             left_out.append(column)
             del widths[columns.index(column)]
-    width = max(width, _least_width(columns, widths))
+    widths = _fitted(columns, cells, widths, width)
     drawn = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for i in widths:
         right = columns[i].startswith(">")
         drawn.add_column(
-            cells[0][i], justify="right" if right else "left", no_wrap=right, overflow="fold",
-            min_width=min(widths[i], _LEAST_CELL),
-        )  # fmt: skip
+            cells[0][i], justify="right" if right else "left", no_wrap=right, overflow="fold", width=widths[i]
+        )
     for row in cells[1:]:
         drawn.add_row(*(row[i] for i in widths))
-    console = Console(markup=False, highlight=False, emoji=False, width=width)
+    console = Console(markup=False, highlight=False, emoji=False, width=_total(widths))
     with console.capture() as captured:
         console.print(drawn)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
@@ -97,10 +97,30 @@ def _padded(cell: Text, width: int, column: str) -> str:
     return f"{spaces}{cell}" if column.startswith(">") else f"{cell}{spaces}"
 
 
-def _least_width(columns: Sequence[str], widths: dict[int, int]) -> int:
-    """Return the width of a table whose long texts continue below."""
-    least = [w if columns[i].startswith(">") else min(w, _LEAST_CELL) for i, w in widths.items()]
-    return sum(least) + _TABLE_GAP * (len(least) - 1)
+def _least_widths(columns: Sequence[str], widths: dict[int, int], cell: int = _LEAST_CELL) -> dict[int, int]:
+    """Return the widths of columns whose texts continue below after so many characters; numbers stay whole."""
+    return {i: w if columns[i].startswith(">") else min(w, cell) for i, w in widths.items()}
+
+
+def _fitted(columns: Sequence[str], cells: list[list[Text]], widths: dict[int, int], width: int) -> dict[int, int]:
+    """Return the widths of columns in a terminal of this width.
+
+    If texts of 24 characters do not fit, they are broken between words, then anywhere; if that does not help, the table
+    is wider than the terminal.
+    """
+    words = {i: max(len(word) for row in cells for word in ("", *row[i].plain.split())) for i in widths}
+    words |= {i: width for i, width in widths.items() if columns[i].startswith(">")}
+    possible = [_least_widths(columns, widths), *(_least_widths(columns, words, n) for n in _LENGTHS)]
+    found = dict(next((least for least in possible if _total(least) <= width), possible[0]))
+    for _ in range(width - _total(found)):  # what is left goes to the narrowest of the columns that are broken
+        broken = [i for i in found if found[i] < widths[i]]
+        if broken:
+            found[min(broken, key=lambda i: found[i])] += 1
+    return found
+
+
+def _total(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + _TABLE_GAP * (len(widths) - 1)
 
 
 def wrapped(text: str, *, indent: str = "", width: int = 80) -> str:

@@ -416,10 +416,9 @@ def show_evaluation(
     table(("predicted", *columns), [(text, *values(result[side])) for side, text in sides.items()])
     show(f"\n95 % interval of the MRR{suffix}: {low:.4f} to {high:.4f} (bootstrap over triples).")
     if typed := result.get("like_known"):
-        columns_typed = tuple(f"{name}@like_known" for name in columns)
         rows = [[text, *(float(typed[s][f"{name}@like_known"]) for name in _METRICS)] for s, text in sides.items()]
         show("\nAmong the entities seen on that side of the relation in train, and the true answer:\n")
-        table(("predicted", *columns_typed), rows)
+        table(("predicted", *(f">{name}" for name in _METRICS)), rows)
         show(f"\nThe true answer of {typed['n_outside']:,} of {typed['both']['n']:,} questions was not seen there.")
     if baseline := baseline_text(result):
         show(f"{baseline[0].upper()}{baseline[1:]}.")
