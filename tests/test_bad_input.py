@@ -173,7 +173,7 @@ def test_a_bad_line_in_a_file_of_questions(saved, tmp_path, line, expected):
 
 
 def test_questions_that_are_none(saved, tmp_path):
-    assert "no relation and no tail" in refused("predict", saved, "--head", "person 1")
+    assert "only the head is given" in refused("predict", saved, "--head", "person 1")
     assert "Give either a file of triples" in refused("score", saved, "--head", "person 1")
     assert "cannot be read" in refused("score", saved, tmp_path / "nowhere.tsv")
     for k in (("-k", 0), ("-k0",)):

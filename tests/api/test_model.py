@@ -87,7 +87,7 @@ def test_many_questions_get_the_answers_of_each():
 
 def test_a_question_needs_exactly_two_parts():
     model = model_of(rings())
-    with pytest.raises(InputError, match="no relation and no tail is given"):
+    with pytest.raises(InputError, match="only the head is given"):
         model.predict(head="person 1")
     with pytest.raises(InputError, match="all three are given"):
         model.predict("person 1", "next", "person 2")

@@ -224,7 +224,7 @@ def test_the_sentence_names_how_many_were_right():
     assert found.meaning(0.95) == f"Too few to check it: 5 questions of valid {such} 90 to 100 %."
 
 
-def test_the_sentence_is_about_the_first_new_answer_and_about_no_relation():
+def test_the_sentence_is_about_the_first_new_answer_or_about_the_order_of_relations():
     counts, right = (0,) * 3 + (28,) + (0,) * 5 + (40,), (0.0,) * 3 + (0.36,) + (0.0,) * 5 + (0.9,)
     model = model_of(rings())
     known, new = Prediction("a", 0, 2.0, True, 0.95), Prediction("b", 1, 1.0, False, 0.35)
@@ -239,6 +239,9 @@ def test_the_sentence_is_about_the_first_new_answer_and_about_no_relation():
     relation = model.query("person 1", None, "person 2")
     assert probability_meaning(model, relation, [new]) is None
     assert "meaning" not in Service(model).answers(relation, [new])
+    by_score = probability_meaning(model, relation, [new, known])
+    assert by_score is not None and by_score.startswith("Relations are ranked by score. A probability is that of the ")
+    assert Service(model).answers(relation, [new, known])["meaning"] == by_score
 
 
 def test_a_reliability_diagram_has_a_dot_per_bin():

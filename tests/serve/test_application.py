@@ -80,12 +80,13 @@ def test_a_name_is_no_formula_in_a_spreadsheet(client: Client) -> None:
 @pytest.mark.parametrize(
     ("asked", "status", "code", "message"),
     [
-        ({"head": "Lima"}, 400, "bad_question", "no relation and no tail is given"),
-        ({}, 400, "bad_question", "no head and no relation and no tail"),
+        ({"head": "Lima"}, 400, "bad_question", "only the head is given"),
+        ({}, 400, "bad_question", "asks for the third: nothing is given."),
         ({"head": "Lima", "relation": "near", "tail": "Rome"}, 400, "bad_question", "all three are given"),
         ({"head": "Lima", "relation": "near", "k": 0}, 400, "bad_question", "k=0 is not possible"),
         ({"head": "Lima", "relation": "near", "k": 10**30}, 400, "bad_question", "from 1 to 1,000"),
-        ({"head": "Lima", "relation": "near", "k": "x"}, 400, "bad_request", "k: Input should be a valid integer"),
+        ({"head": "Lima", "relation": "near", "k": "x"}, 400, "bad_request", "k must be a whole number, not 'x'."),
+        ({"head": "Lima", "relation": "near", "new_only": 7}, 400, "bad_request", "must be true or false, not '7'."),
         ({"head": "Limma", "relation": "near"}, 404, "unknown_name", "Did you mean 'Lima'?"),
         ({"head": "Lima", "relation": "nera"}, 404, "unknown_name", "no relation named 'nera'. Did you mean 'near'?"),
         ({"head": "Lima", "relation": "xyz"}, 404, "unknown_name", "no relation named 'xyz'. There are: "),
@@ -137,6 +138,20 @@ def test_mistakes_of_a_batch_name_the_question(client: Client) -> None:
     assert client.post("/api/ask", b"{").json == {"code": "bad_request", "message": "The body is not JSON: see /docs."}
     assert client.post("/api/ask", {"questions": [{**good, "path": "/etc"}]}).status == 400
     assert client.post("/api/ask", b'{"questions": [{"head": "\\ud800", "relation": "near"}]}').status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b'{"questions": []}', "application/x-www-form-urlencoded", "with the header 'Content-Type: application/json'"),
+        (b"", "text/plain", "with the header 'Content-Type: application/json'"),
+        (b"[]", "application/json", 'must be a JSON object, e.g. {"questions": ['),
+        (b'{"questions": [], "k": 1.5}', "application/json", "k must be a whole number, not '1.5'."),
+    ],
+)
+def test_a_body_of_another_kind_is_a_sentence(client: Client, body: bytes, kind: str, message: str) -> None:
+    reply = client.post("/api/ask", body, {"Content-Type": kind})
+    assert (reply.status, reply.json["code"]) == (400, "bad_request") and message in reply.json["message"]
 
 
 def test_a_batch_with_too_many_answers_is_refused(client: Client) -> None:
@@ -291,6 +306,8 @@ def test_every_parameter_is_described(client: Client) -> None:
 def test_a_token_is_needed_where_one_is_set(model_path: Path) -> None:
     with serving(Service(places()), token="s3cret") as secret:
         assert secret.get("/api/model").json["code"] == "token_needed"
+        for sent, what in ({}, "This server needs its token: "), ({"Authorization": "Bearer no"}, "The token is wrong: "):
+            assert secret.get("/api/model", sent).json["message"].startswith(what)
         assert secret.get("/metrics").status == 401
         assert secret.get("/api/model", {"Authorization": "Bearer wrong"}).status == 401
         assert secret.get("/api/model", {"Authorization": "Bearer s3cret"}).status == 200

@@ -61,6 +61,9 @@ Name = str | int  # of an entity or relation; an integer is the name "5", or the
 
 _log = logging.getLogger(__name__)
 _NOT_CALIBRATED = "The model is not calibrated, so it has no probabilities: call calibrate(), or run grash calibrate."
+_RELATIONS_BY_SCORE = (
+    "Relations are ranked by score. A probability is that of the tail, as the answer to head and relation."
+)
 _SHOWN = 10  # discovered triples in a repr
 
 
@@ -684,12 +687,10 @@ class Model:
             "relation": _find(relation, relation_id, data, "relation"),
             "tail": _find(tail, tail_id, data, "tail"),
         }
-        missing = [part for part, value in found.items() if value is None]
-        if len(missing) != 1:
-            raise InputError(
-                f"A question gives two of head, relation and tail, and asks for the third: "
-                f"{'all three are' if not missing else 'no ' + ' and no '.join(missing) + ' is'} given."
-            )
+        given = [part for part, value in found.items() if value is not None]
+        if len(given) != 2:
+            what = "nothing is" if not given else f"only the {given[0]} is" if len(given) == 1 else "all three are"
+            raise InputError(f"A question gives two of head, relation and tail, and asks for the third: {what} given.")
         return Query(**found)
 
     def entity_id(self, entity: Name) -> int:
@@ -769,10 +770,16 @@ def _find(name: Name | None, i: int | None, dataset: Dataset, part: str) -> int 
     return _checked_id(i, dataset.n_relations if kind == "relation" else dataset.n_entities, kind)
 
 
-def probability_meaning(model: Model, query: Query, answers: Iterable[Prediction]) -> str | None:
-    """Return what the probability of the first new answer means, or None: a calibration asks for no relations."""
-    if model.calibration is None or query.asked == "relation":
+def probability_meaning(model: Model, query: Query, answers: Sequence[Prediction]) -> str | None:
+    """Return what the probabilities of answers mean, or None if there is nothing to say.
+
+    Of entities, it is about the first new answer. A calibration asks for no relations, which may be in another order.
+    """
+    if model.calibration is None:
         return None
+    if query.asked == "relation":
+        found = [answer.probability or 0.0 for answer in answers]
+        return None if found == sorted(found, reverse=True) else _RELATIONS_BY_SCORE
     first = next((answer.probability for answer in answers if not answer.known), None)
     return None if first is None else model.calibration.meaning(first)
 

@@ -478,7 +478,7 @@ def _parts(model: Model, query: Query) -> dict[str, str | None]:
 
 
 def _show_answers(model: Model, query: Query, answers: Predictions) -> None:
-    """Print a table, and what the probability of the first new answer means."""
+    """Print a table, and what its probabilities mean."""
     from grash.api.model import probability_meaning
 
     if model.calibration is None:
@@ -489,9 +489,6 @@ def _show_answers(model: Model, query: Query, answers: Predictions) -> None:
         return
     rows = [(i, model.short_name(a.name), a.score, percent(a.probability), a.known) for i, a in enumerate(answers, 1)]
     table(("rank", "answer", ">score", ">probability", "known"), rows)
-    found = [answer.probability or 0.0 for answer in answers]
-    if query.asked == "relation" and found != sorted(found, reverse=True):
-        say("\nRelations are ranked by score. A probability is that of the tail, as the answer to head and relation.")
     if (meaning := probability_meaning(model, query, answers)) is not None:
         say(f"\n{meaning}")
 

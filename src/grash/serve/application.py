@@ -93,7 +93,7 @@ class Answers(BaseModel):
     tail: str | None
     asked: Literal["head", "relation", "tail"]
     answers: list[Answer]
-    meaning: str | None = Field(None, description="What the probability of the first new answer means.")
+    meaning: str | None = Field(None, description="What the probabilities mean, of the first new answer above all.")
 
 
 class AnsweredBatch(BaseModel):
@@ -316,13 +316,7 @@ def _add_errors(api: FastAPI, endpoints: _Endpoints) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return _json({"code": "bad_request", "message": "The body is not JSON: see /docs."}, 400)
-        if first["type"] == "extra_forbidden":
-            return _json({"code": "bad_request", "message": _no_parameter(str(first["loc"][-1]))}, 400)
-        where = ".".join(str(part) for part in first["loc"] if part not in ("query", "body")) or "The body"
-        return _json({"code": "bad_request", "message": f"{where[:200]}: {first['msg']}."}, 400)
+        return _json({"code": "bad_request", "message": _sentence(error.errors()[0], request)}, 400)
 
     @api.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
@@ -336,6 +330,25 @@ def _add_errors(api: FastAPI, endpoints: _Endpoints) -> None:
     @api.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> Response:
         return _json({"code": "internal", "message": "This is a defect of grash; its log has the traceback."}, 500)
+
+
+def _sentence(error: dict[str, Any], request: Request) -> str:
+    """Return what is wrong with a request that pydantic refused."""
+    kind, name = error["type"], ".".join(str(part) for part in error["loc"] if part not in ("query", "body"))[:200]
+    if kind == "json_invalid":
+        return "The body is not JSON: see /docs."
+    if kind == "extra_forbidden":
+        return _no_parameter(str(error["loc"][-1]))
+    if not name:
+        if "json" not in request.headers.get("content-type", ""):
+            return "The body must be JSON, with the header 'Content-Type: application/json': see /docs."
+        return 'The body must be a JSON object, e.g. {"questions": [{"head": …, "relation": …}]}: see /docs.'
+    given = f"not {str(error['input'])[:200]!r}"
+    if kind.startswith("int_"):
+        return f"{name} must be a whole number, {given}."
+    if kind.startswith("bool_"):
+        return f"{name} must be true or false, {given}."
+    return f"{name}: {error['msg']}."
 
 
 def _status_of(error: GrashError) -> tuple[int, str]:

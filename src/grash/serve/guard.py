@@ -119,7 +119,8 @@ class Guard:
         given = headers.get(b"authorization", b"")
         if hmac.compare_digest(given, b"Bearer " + self._token):
             return None
-        return 401, "token_needed", "This server needs its token: send the header 'Authorization: Bearer TOKEN'."
+        what = "The token is wrong" if given.startswith(b"Bearer ") else "This server needs its token"
+        return 401, "token_needed", f"{what}: send the header 'Authorization: Bearer TOKEN'."
 
 
 async def _read(receive: Any, expected: int) -> bytes | tuple[int, str, str]:
