@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -68,8 +69,7 @@ def can_run(words: list[str]) -> bool:
 def options_to_make_it_small(words: list[str]) -> list[str]:
     """Return options that make a command fast; the last of two equal options counts."""
     if words[0] == "train":
-        taken = "runs/world" in words and Path("runs/world").exists()
-        return [*TINY, *(["--overwrite"] if taken else [])]
+        return list(TINY)
     if words[0] == "search" and not (Path(words[1]) / "search.yaml").exists():
         return list(TINY_SEARCH)
     if words[0] in ("search", "resume"):  # of a run folder
@@ -134,6 +134,20 @@ def test_every_command_that_is_shown_exists(page: Path) -> None:
             for word in words:
                 if word.startswith("examples/"):
                     assert (ROOT / word).exists(), word
+
+
+def test_pages_that_are_followed_one_after_the_other_write_to_different_places() -> None:
+    writers: dict[str, set[str]] = {}
+    for page in SHOWN:
+        for language, content in blocks_of(page):
+            for words in commands_of(content) if language == "bash" else []:
+                for option, place in zip(words, words[1:]):
+                    if option in ("-o", "--out"):  # the same search twice continues
+                        writer = shlex.join(words) if words[0] == "search" else page_id(page)
+                        writers.setdefault(place, set()).add(writer)
+            for place in re.findall(r'\.save\("([^"]+)"', content) if language == "python" else []:
+                writers.setdefault(place, set()).add(page_id(page))
+    assert len(writers) > 20 and {place: found for place, found in writers.items() if len(found) > 1} == {}
 
 
 def test_a_wrong_command_is_noticed() -> None:
