@@ -72,14 +72,18 @@ def test_triples_can_be_removed():
     found = grow(graph(OLD), removed=graph([OLD[0], ("x", "likes", "y")]))
     assert named(found.dataset, "train") == set(OLD[1:])
     assert (found.diff.n_removed, found.diff.n_not_found) == (1, 1)
+    assert "Removed triples: 1. To be removed, but not in the graph: 1." in found.diff.sentences()
+    assert "Removed triples: 1." in grow(graph(OLD), removed=graph([OLD[0]])).diff.sentences()
     assert found.dataset.n_entities == 3
 
 
 @pytest.mark.parametrize(
     ("added", "removed", "sentence"),
     [
-        ([OLD[0]], None, "All 1 triples of unnamed are in unnamed already: nothing to update"),
-        (None, [("x", "likes", "y")], "None of the 1 triples to remove is in unnamed"),
+        ([OLD[0]], None, "The triple of 'unnamed' is in 'unnamed' already: nothing to update"),
+        (OLD[:2], None, "All 2 triples of 'unnamed' are in 'unnamed' already: nothing to update"),
+        (None, [("x", "likes", "y")], "The triple to remove is not in 'unnamed': there is nothing to update"),
+        (None, [("x", "likes", "y"), ("y", "likes", "z")], "None of the 2 triples to remove is in 'unnamed'"),
         (None, OLD, "Every triple of train would be removed"),
         (None, None, "Nothing is given"),
     ],
@@ -97,6 +101,11 @@ def test_a_triple_cannot_be_added_and_removed_at_once_which_would_move_it_from_t
         grow(old, held, held)
     found = grow(old, graph([("a", "likes", "z")]), graph([("a", "likes", "y")]))  # z and y have the same new id
     assert (found.diff.n_added, found.diff.n_removed, found.diff.n_not_found) == (1, 0, 1)
+
+
+def test_a_triple_that_is_held_out_is_named_so():
+    with pytest.raises(InputError, match="The triple of 'unnamed' is in 'unnamed' already, in valid or test: nothing"):
+        grow(graph(OLD[1:], OLD[:1]), graph(OLD[:1]))
 
 
 def test_graphs_without_names_are_matched_by_id():

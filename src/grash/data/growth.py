@@ -50,7 +50,8 @@ class GraphDiff:
         if self.n_added_valid or self.n_added_test:
             yield f"New triples of valid: {self.n_added_valid:,}, of test: {self.n_added_test:,}."
         if self.n_removed or self.n_not_found:
-            yield f"Removed triples: {self.n_removed:,}. To be removed, but not in the graph: {self.n_not_found:,}."
+            missing = f" To be removed, but not in the graph: {self.n_not_found:,}." if self.n_not_found else ""
+            yield f"Removed triples: {self.n_removed:,}.{missing}"
         if self.n_new_entities:
             yield f"New entities: {self.n_new_entities:,}."
         if self.n_new_relations:
@@ -201,8 +202,11 @@ def _without(splits: dict[SplitName, Triples], removed: Triples) -> tuple[dict[S
 def _nothing_new(dataset: Dataset, added: Dataset | None, n_known: int, n_held_out: int, n_not_found: int) -> str:
     """Return the sentence of an update that changes nothing."""
     if added is None:
-        return f"None of the {n_not_found:,} triples to remove is in {dataset.name}: there is nothing to update."
-    held = f", {n_held_out:,} of them in valid or test" if n_held_out else ""
-    return (
-        f"All {n_known + n_held_out:,} triples of {added.name} are in {dataset.name} already{held}: nothing to update."
-    )
+        none = (
+            "The triple to remove is not" if n_not_found == 1 else f"None of the {n_not_found:,} triples to remove is"
+        )
+        return f"{none} in {dataset.name!r}: there is nothing to update."
+    n = n_known + n_held_out
+    given = f"The triple of {added.name!r} is" if n == 1 else f"All {n:,} triples of {added.name!r} are"
+    held = "" if not n_held_out else ", in valid or test" if n == 1 else f", {n_held_out:,} of them in valid or test"
+    return f"{given} in {dataset.name!r} already{held}: nothing to update."

@@ -2,8 +2,8 @@
 
 Rows of known entities and relations are kept and trained further. Rows of new ones start where the triples that name
 them point at: for a triple (new, r, t), at the query (?, r, t), whose score with a row is largest in its own direction.
-A model folder has no optimizer state, so it is rebuilt: half an epoch over the old triples adds up squared gradients
-without moving a row (docs/decisions/0059, 0063).
+A model folder has no optimizer state, so it is rebuilt: half an epoch over the old triples (a whole one of few steps)
+adds up squared gradients without moving a row (docs/decisions/0059, 0063).
 With `freeze`, the sums of old rows are so large that they do not move, and only new rows learn.
 """
 
@@ -165,8 +165,9 @@ def update_model(
         state = "not needed" if settings.freeze else "rebuilt"
     if settings.freeze:
         before.restore(grown)  # RotatE's phases are wrapped in every step, which may round them
+    changes = tuple(_changes(model, grown, growth, config.seed, trained=n_examples > 0))
     report = UpdateReport(
-        growth.diff, tuple(_changes(model, grown, growth, config.seed)), _drift(model.entity, grown.entity),
+        growth.diff, changes, _drift(model.entity, grown.entity),
         _drift(before.relation_rows(model), before.relation_rows(grown)), state, n_examples, positives,
         positives / len(growth.dataset.train), time.monotonic() - began,
     )  # fmt: skip
@@ -331,7 +332,7 @@ def _fill_entities(
     entities[found.cpu().numpy()] = True
 
 
-def _changes(before: KgeModel, after: KgeModel, growth: Growth, seed: int) -> list[Change]:
+def _changes(before: KgeModel, after: KgeModel, growth: Growth, seed: int, *, trained: bool) -> list[Change]:
     """Return the MRR of held-out and of new triples before and after; candidates are the entities of each graph.
 
     Triples with new names, which the model before cannot rank, are separate.
@@ -339,7 +340,7 @@ def _changes(before: KgeModel, after: KgeModel, growth: Growth, seed: int) -> li
     old, new = growth.before, growth.dataset
     kept_test = sample_triples(old.test, _RANKED, seed)
     rows = [("old test triples", kept_test), ("new test triples", new.test[len(old.test) :])]
-    rows.append(("new triples, now trained on", growth.added))
+    rows.append(("new triples, now trained on" if trained else "new triples", growth.added))
     if growth.diff.n_removed:  # places in the splits changed
         rows = [("test triples", sample_triples(new.test, _RANKED, seed)), rows[-1]]
     changes = []
