@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -356,6 +357,18 @@ def test_a_map_is_not_written_under_the_name_of_another_format(folder, tmp_path)
     ran = grash("report", folder, folder, "-o", tmp_path / "runs.pdf")
     assert ran.code == 2 and "runs.pdf: the format is not clear" in ran.err
     assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_stops_a_dashboard_without_an_error(tmp_path, monkeypatch):
+    class Server:
+        server_port = 1
+
+        def serve_forever(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("grash.report.optuna.dashboard_server", lambda run, port: nullcontext(Server()))
+    ran = grash("dashboard", tmp_path)
+    assert (ran.code, ran.err.splitlines()[-1]) == (0, "Stopped.")
 
 
 def test_neighbors_export_models_settings_datasets(folder, tmp_path):

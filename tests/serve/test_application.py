@@ -306,7 +306,10 @@ def test_every_parameter_is_described(client: Client) -> None:
 def test_a_token_is_needed_where_one_is_set(model_path: Path) -> None:
     with serving(Service(places()), token="s3cret") as secret:
         assert secret.get("/api/model").json["code"] == "token_needed"
-        for sent, what in ({}, "This server needs its token: "), ({"Authorization": "Bearer no"}, "The token is wrong: "):
+        for sent, what in (
+            ({}, "This server needs its token: "),
+            ({"Authorization": "Bearer no"}, "The token is wrong: "),
+        ):
             assert secret.get("/api/model", sent).json["message"].startswith(what)
         assert secret.get("/metrics").status == 401
         assert secret.get("/api/model", {"Authorization": "Bearer wrong"}).status == 401
@@ -565,8 +568,18 @@ def test_the_command_serves_until_ctrl_c(model_path: Path) -> None:
         served = Client(int(address.split(":")[2].split("/")[0]))
         wait_for(lambda: answers(served))
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-        assert process.stderr.read() == "Interrupted.\n"
+        assert process.wait(20) == 0
+        assert process.stderr.read() == "Stopped.\n"
+
+
+def test_ctrl_c_is_no_error(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(server: ModelServer) -> None:
+        server._socket.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModelServer, "run", press)
+    ran = run("serve", model_path, "--port", "0")
+    assert (ran.code, ran.err.splitlines()[-1]) == (0, "Stopped.")
 
 
 def answers(served: Client) -> bool:

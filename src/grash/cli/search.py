@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -270,7 +271,9 @@ def dashboard(
     show_log()
     with dashboard_server(run, port) as server:
         say(f"http://127.0.0.1:{server.server_port}/dashboard  (press Ctrl-C to stop)")
-        server.serve_forever()
+        with contextlib.suppress(KeyboardInterrupt):  # the way to stop it
+            server.serve_forever()
+    say("Stopped.")
 
 
 def _make_trackers(targets: list[str] | None) -> list[Callback]:

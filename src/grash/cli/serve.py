@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -68,7 +69,9 @@ def serve(
         import webbrowser
 
         webbrowser.open(address)
-    server.run()
+    with contextlib.suppress(KeyboardInterrupt):  # the way to stop it
+        server.run()
+    say("Stopped.")
 
 
 def map_entities(
