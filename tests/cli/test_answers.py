@@ -202,6 +202,15 @@ def test_candidates_are_read_from_a_file_and_unknown_ones_have_a_line_number(tmp
     assert ran.code == 2 and "is empty: give one entity per line" in ran.err
 
 
+def test_an_error_in_the_first_answers_comes_before_the_header(tmp_path):
+    folder, names, asked = tmp_path / "model", tmp_path / "names.txt", tmp_path / "q.tsv"
+    model_of(rings()).save(folder)
+    names.write_text("person 4\n")
+    asked.write_text("person 1\t?\tperson 2\n")
+    ran = run("predict", folder, "--questions", asked, "--candidates", names)
+    assert (ran.code, ran.out) == (2, "") and "A question for a relation has no candidates" in ran.err
+
+
 def test_like_known_metrics_have_their_own_table(tmp_path):
     folder = tmp_path / "model"
     model_of(rings()).save(folder)

@@ -359,6 +359,13 @@ def test_a_map_is_not_written_under_the_name_of_another_format(folder, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
+def test_a_map_of_no_model_names_the_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "map.html").write_text("old")
+    ran = grash("map", "nosuch")
+    assert ran.code == 2 and "There is no folder nosuch" in ran.err and "map.html" not in ran.err
+
+
 def test_ctrl_c_stops_a_dashboard_without_an_error(tmp_path, monkeypatch):
     class Server:
         server_port = 1

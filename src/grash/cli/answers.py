@@ -76,7 +76,10 @@ def write_answers(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: P
             table(shown, block)
         return
     if path is None:
-        _write_text(columns, ([_short(value) for value in row] for row in rows), sys.stdout, "\t")
+        remaining = ([_short(value) for value in row] for row in rows)
+        first = list(islice(remaining, 1))  # an error in the first answers comes before the header
+        _write_text(columns, first, sys.stdout, "\t")
+        _write_text((), remaining, sys.stdout, "\t")
         return
     kind = path.suffix.lower()
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:

@@ -60,7 +60,7 @@ def serve(
 
     began = time.monotonic()
     show_log()
-    if not any((folder / "model.json").is_file() for folder in (model, model / "model")):
+    if not _is_there(model):
         load()  # raises what is wrong, before an address is printed
     server = ModelServer(load, port, token=token)
     address = f"http://127.0.0.1:{server.port}/"
@@ -96,12 +96,18 @@ def map_entities(
     from grash.api.model import load_model
 
     show_log(verbose=True)
+    if not _is_there(model):
+        load_model(model, device="cpu")  # raises what is wrong, before a page that exists is complained about
     check_out_file(out, overwrite=overwrite, suffixes=PAGES)
     loaded = load_model(model, device="cpu")
     where = loaded.map(
         out, method=method, max_points=max_points, type_relation=type_relation, seed=seed, overwrite=overwrite
     )
     show(where)
+
+
+def _is_there(model: Path) -> bool:
+    return any((folder / "model.json").is_file() for folder in (model, model / "model"))
 
 
 def push(
