@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from grash_study.pool import Pool, StudyGraphs, config_on
 from grash_study.store import MARKS, TESTED, Cell, Entry, EntryStatus, Store, Technique, merged_marks
 
 BATCH = 64
+_CORES = ("core-order", "k-core")
 _MIN_BATCH = 4  # configurations that are worth a batch when time is short or the speed is unknown
 Group = tuple[Technique, float, tuple[float, ...]]
 Curve = tuple[tuple[float, float, float], ...]
@@ -71,7 +72,9 @@ def run_cells(
             say(f"{technique} {fraction:.4g}: {error}")
             store.add(Entry(n, technique, fraction, marks, "impossible", (), message=str(error)) for n in numbers)
             continue
-        n_train = len(graph.dataset.train)
+        known = {n: _same_training(store, Cell(n, technique, fraction, marks), graph) for n in numbers}
+        store.add(entry for entry in known.values() if entry is not None)
+        numbers, n_train = [n for n in numbers if known[n] is None], len(graph.dataset.train)
         while numbers:
             measured = measured_pace(store, trainer.device, n_train)
             each = (measured or pace or 0.0) * marks[-1] * graphs.pool.settings.max_epochs * n_train
@@ -256,6 +259,16 @@ def _n_fitting(count: int, each: float, left: float, *, measured: bool) -> int:
     if fitting >= 1 and not measured:
         return max(fitting, few)
     return fitting if fitting >= few else 0
+
+
+def _same_training(store: Store, cell: Cell, graph: Subgraph) -> Entry | None:
+    """Return the entry of the same training under another name: several fractions may give the same core."""
+    if cell.technique not in _CORES:
+        return None
+    cores = [e for e in store.entries.values() if e.number == cell.number and e.technique in _CORES]
+    alike = [e for e in cores if all(getattr(e, name) == size for name, size in _sizes(graph).items())]
+    renamed = (replace(e, technique=cell.technique, fraction=cell.fraction) for e in alike)
+    return next((e for e in renamed if e.covers(cell)), None)
 
 
 def _run_batch(pool: Pool, trainer: GraphTrainer, group: Group, numbers: Sequence[int]) -> Iterator[list[Entry]]:

@@ -124,6 +124,17 @@ def test_cells_of_one_graph_become_one_training(tmp_path):
     assert 0.3 in marks and marks[-1] == 0.5
 
 
+def test_a_core_that_was_trained_under_another_fraction_is_not_trained_again(tmp_path):
+    graphs, store = small_study(tmp_path)
+    fractions = [f for f in (0.5, 0.51, 0.52, 0.53, 0.54, 0.55)]
+    sizes = [len(graphs.graph("k-core", f).dataset.train) for f in fractions]
+    first = next(i for i in range(5) if sizes[i] == sizes[i + 1])
+    cells = [c for f in fractions[first : first + 2] for c in cells_on("k-core", f, range(2))]
+    said: list[str] = []
+    assert run_cells(graphs, cells, store, device="cpu", say=said.append)
+    assert len(said) == 1 and len(store.entries) == 4
+
+
 def test_no_time_is_no_training(tmp_path):
     graphs, store = small_study(tmp_path)
     cells = cells_on("core-order", 0.5, range(3))
