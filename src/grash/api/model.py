@@ -521,10 +521,11 @@ class Model:
     ) -> DiscoveredTriples:
         """Return the k most probable triples that the dataset does not have, most probable first.
 
-        The probability of a triple is the smaller one of its two questions. relation: only of this one. like_known:
-        only heads and tails seen on that side of the relation in train; False asks about all pairs, most of which make
-        no sense. hide: treat valid and test as unknown, to count what is found of them (`known`). watch: receives the
-        number of questions done, and of all. InputError if the model is not calibrated.
+        The probability of a triple is the smaller one of its two questions, each multiplied by the share of questions
+        that have another answer. relation: only of this one. like_known: only heads and tails seen on that side of the
+        relation in train; False asks about all pairs, most of which make no sense. hide: treat valid and test as
+        unknown, to count what is found of them (`known`). watch: receives the number of questions done, and of all.
+        InputError if the model is not calibrated.
         """
         if self.calibration is None:
             raise InputError(_NOT_CALIBRATED)

@@ -4,10 +4,12 @@
 of all. The probability of a triple is the smaller one of its two questions, (h, r, ?) and (?, r, t). It is exact: a
 question whose last answer might be followed by others that belong to the k best is asked again for more.
 
-Probabilities (`calibration.py`) were learnt from held-out questions. Most of all pairs make no sense ("the capital of
-a river"), were never held out, and still have a best answer with a large share; so pairs are by default restricted to
-entities seen on that side of the relation in train. For the same reason, a relation that has no loop (h, r, h) in train
-gets none. `precision` counts what was really found.
+Probabilities (`calibration.py`) were learnt from held-out questions, which have another answer. Here, many have none:
+a country with a capital has no second one. So each is multiplied by the share of questions that have another answer
+(`FurtherAnswers`, docs/decisions/0069). Most of all pairs make no sense ("the capital of a river"), were never held
+out, and still have a best answer with a large share; so pairs are by default restricted to entities seen on that side
+of the relation in train. For the same reason, a relation that has no loop (h, r, h) in train gets none. `precision`
+counts what was really found.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ from numpy.typing import NDArray
 from grash.data.arrays import TripleSet
 from grash.data.candidates import SeenEntities
 from grash.data.dataset import SPLITS, Dataset, SplitName
-from grash.data.known_answers import KnownAnswers
+from grash.data.known_answers import AnswerIndex, KnownAnswers
 from grash.errors import InputError
 from grash.evaluation.answers import Questions, score_triples
 from grash.evaluation.calibration import Calibration, ask
 from grash.models import KgeModel
-from grash.models.base import Side
+from grash.models.base import SIDES, Side
 
 _HEADS = 256  # asked together
 _ANSWERS = 16  # per question at first
 _MORE = 8  # times as many the next time
 _FOUND = 1 << 20  # answers asked for together, which limits the memory
+_POOLED = 4  # questions with that many known answers or more are counted together
 
 Ids = NDArray[np.int64]
 Watch = Callable[[int, int], None]  # receives the questions done and their number
@@ -61,6 +64,37 @@ class Discovered:
         return max(least, float(self.probabilities[k - 1])) if len(self.triples) >= k else least
 
 
+@dataclass(frozen=True, eq=False)
+class FurtherAnswers:
+    """How often questions with n known answers have another one, by relation; for one side."""
+
+    index: AnswerIndex
+    shares: NDArray[np.float64]  # (_POOLED + 1, R): by n, the last row for all larger n, too
+
+    @classmethod
+    def of(cls, index: AnswerIndex) -> FurtherAnswers:
+        """Count, of the questions with at least n known answers, those with at least n + 1.
+
+        Half a question of each kind is added. Without a known answer nothing is counted, and the share is 1.
+        """
+        n_relations, counts, relations = index.n_relations, np.diff(index.starts), index.keys % index.n_relations
+        asked, further = np.zeros((2, _POOLED + 1, n_relations))
+        for n in range(1, _POOLED + 1):
+            asked[n] = np.bincount(relations[counts >= n], minlength=n_relations)
+        further[:-1] = asked[1:]
+        # a question with c answers is counted for every n from _POOLED to c, and has another one for all but the last
+        further[-1] = np.bincount(relations, np.maximum(counts - _POOLED, 0), n_relations)
+        asked[-1] += further[-1]
+        shares = (further + 0.5) / (asked + 1)
+        shares[0] = 1
+        return cls(index, shares)
+
+    def share(self, ends: Ids, relation: int) -> NDArray[np.float64]:
+        """ends (B,) → (B,): the share of questions like (end, relation) that have another answer."""
+        _, known = self.index.runs(ends, np.full(len(ends), relation, np.int64))
+        return self.shares[np.minimum(known, _POOLED), relation]
+
+
 @torch.no_grad()
 def discover(
     model: KgeModel,
@@ -76,11 +110,13 @@ def discover(
 ) -> Discovered:
     """Return the k most probable triples that are in none of the `known` splits.
 
+    Their probabilities include how often questions have another answer than those in the `known` splits.
     relations: ids (default: all). like_known: only heads and tails seen on that side of the relation in train.
     """
     if not 0 <= min_probability <= 1:
         raise InputError(f"min_probability={min_probability} is not a probability: give a number from 0 to 1.")
     index = KnownAnswers.of(*(dataset.split(name) for name in known), n_relations=dataset.n_relations)
+    further: dict[Side, FurtherAnswers] = {side: FurtherAnswers.of(index.of_side(side)) for side in SIDES}
     seen = SeenEntities(dataset)
     chosen = range(dataset.n_relations) if relations is None else relations
     seen.read(chosen if like_known else ())
@@ -90,7 +126,7 @@ def discover(
     total, done, best = sum(map(len, asked.values())), 0, Discovered.none()
     for relation, heads in asked.items():
         tails = seen(relation, "tail") if like_known else None
-        judge = _Judge(model, calibration, index, relation, tails, has_loops=relation in loops)
+        judge = _Judge(model, calibration, further, relation, tails, has_loops=relation in loops)
         for start in range(0, len(heads), _HEADS):
             part = heads[start : start + _HEADS]
             best = _with_answers(best, judge, part, k, min_probability)
@@ -115,10 +151,10 @@ class _Judge:
     """Answers and probabilities of one relation, for both of its questions."""
 
     def __init__(
-        self, model: KgeModel, calibration: Calibration, index: KnownAnswers, relation: int, tails: Ids | None, *,
-        has_loops: bool,
+        self, model: KgeModel, calibration: Calibration, further: dict[Side, FurtherAnswers], relation: int,
+        tails: Ids | None, *, has_loops: bool,
     ) -> None:  # fmt: skip
-        self.model, self.calibration, self.index, self.relation = model, calibration, index, relation
+        self.model, self.calibration, self.further, self.relation = model, calibration, further, relation
         self.has_loops = has_loops
         self.tails = tails  # that may be answers; None: all
         asked = np.arange(model.n_entities) if tails is None else tails
@@ -129,18 +165,26 @@ class _Judge:
 
     def ask(self, ends: Ids, side: Side, k: int) -> tuple[Ids, Ids, NDArray[np.float64], NDArray[np.float64]]:
         relations = np.full(len(ends), self.relation, np.int64)
-        asked = Questions(ends, relations, side, self.index.of_side(side).pairs)
+        asked = Questions(ends, relations, side, self.further[side].index.pairs)
         among = self.tails if side == "tail" else None
         return ask(self.model, asked, (self.calibration.temperature,), k=k, among=among)
 
-    def tail_probabilities(self, scores: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    def tail_probabilities(
+        self, heads: Ids, rows: Ids, scores: NDArray[np.float64], sums: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return (n,): the probabilities of answers with these scores (n,) to the questions (heads[rows], relation, ?).
+
+        sums (B,): the log-sums of the questions. The best answer to a question stays the most probable one.
+        """
         relations = np.full(len(scores), self.relation, np.int64)
-        return self.calibration.probabilities(scores, sums, relations, "tail")
+        found = self.calibration.probabilities(scores, sums[rows], relations, "tail")
+        return found * self.further["tail"].share(heads, self.relation)[rows]
 
     def head_probabilities(self, triples: Ids) -> NDArray[np.float64]:
         """Return (n,): the probabilities of the heads of triples as answers to (?, relation, tail)."""
-        found = score_triples(self.model, triples, "head").astype(np.float64)
-        return self.calibration.probabilities(found, self.head_sums[triples[:, 2]], triples[:, 1], "head")
+        scores, tails = score_triples(self.model, triples, "head").astype(np.float64), triples[:, 2]
+        found = self.calibration.probabilities(scores, self.head_sums[tails], triples[:, 1], "head")
+        return found * self.further["head"].share(tails, self.relation)
 
 
 def _with_answers(best: Discovered, judge: _Judge, heads: Ids, k: int, least: float) -> Discovered:
@@ -153,7 +197,7 @@ def _with_answers(best: Discovered, judge: _Judge, heads: Ids, k: int, least: fl
     while waiting:
         heads, n_answers = waiting.pop()
         rows, ids, scores, sums = judge.ask(heads, "tail", n_answers)
-        probable = judge.tail_probabilities(scores, sums[0][rows])
+        probable = judge.tail_probabilities(heads, rows, scores, sums[0])
         loop = (heads[rows] == ids) & (not judge.has_loops)
         limit = best.limit(k, least)
         kept = np.flatnonzero((probable >= limit) & ~loop)
