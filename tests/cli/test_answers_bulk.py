@@ -67,16 +67,30 @@ def test_blocks_of_questions_without_answers_have_the_columns_of_the_others(tmp_
     path.write_text(f"{head}\tnext\t?\n{tail}\tnext\t?\nnobody\tnext\t?\n", encoding="utf-8")
     kept.write_text(f"{tail}\n", encoding="utf-8")
     command = ("predict", tmp_path / "m", "--questions", path, "--skip-unknown", "--new-only", "--candidates", kept)
-    assert run(*command, "-o", tmp_path / "a.parquet").code == 0
+    ran = run(*command, "-o", tmp_path / "a.parquet")
+    assert ran.code == 0 and "1 answer to 2 questions" in ran.err
     found = polars.read_parquet(tmp_path / "a.parquet")
     assert found.rows()[0][:5] == (tail, "next", tail, "tail", 1) and len(found) == 1
     path.write_text("nobody\tnext\t?\n", encoding="utf-8")
-    assert run(*command, "-o", tmp_path / "none.parquet").code == 0
+    ran = run(*command, "-o", tmp_path / "none.parquet")
+    assert ran.code == 0 and "No answer: no question is left." in ran.err
     none = polars.read_parquet(tmp_path / "none.parquet")
     assert none.schema == found.schema and len(none) == 0
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_question_without_answers_is_reported_in_a_sentence(tmp_path, model):
+    head, _, tail = model.dataset.train[model.dataset.train[:, 1] == 0][0].tolist()
+    (tmp_path / "kept.txt").write_text(f"{model.dataset.entities.name(tail)}\n" * 2, encoding="utf-8")
+    asked = ("--head", model.dataset.entities.name(head), "--relation", "next", "--candidates", tmp_path / "kept.txt")
+    for out in ((), ("-o", tmp_path / "a.csv")):
+        ran = run("predict", tmp_path / "m", *asked, "--new-only", *out)
+        assert ran.code == 0 and not ran.out
+        assert "No answer: --new-only and --candidates leave no candidate." in ran.err
+    ran = run("predict", tmp_path / "m", *asked, "-o", tmp_path / "b.csv")
+    assert "1 answer to 1 question" in ran.err and "No answer" not in ran.err
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_an_interrupted_run_continues_where_it_stopped(tmp_path, model, questions, monkeypatch, suffix):
     monkeypatch.setattr(bulk, "BLOCK", 10)
     command = ("predict", tmp_path / "m", "--questions", questions[0], "-k", 2, "-o")
@@ -94,7 +108,7 @@ def test_an_interrupted_run_continues_where_it_stopped(tmp_path, model, question
     first = run(*command, out)
     assert first.code == 130 and "3 of 7 parts are written" in first.err and not out.exists()
     second = run(*command, out)
-    assert second.code == 0 and "3 of 7 parts are there" in second.err
+    assert second.code == 0 and "3 of 7 parts are there" in second.err and "126 answers to 63 questions" in second.err
     assert len(asked) == 4 + 4
     assert out.read_bytes() == whole.read_bytes() or suffix == ".parquet"
     if suffix == ".parquet":

@@ -203,6 +203,20 @@ def test_the_command_writes_files_that_grash_reads(world, tmp_path):
     assert run("discover", tmp_path / "m", "-o", tmp_path / "a.txt").code == 2
 
 
+def test_the_command_reports_how_many_it_found_and_the_highest_probability(world, tmp_path):
+    world.save(tmp_path / "m")
+    ran = run("discover", tmp_path / "m", "-k", 30, "-o", tmp_path / "a.csv")
+    assert "30 new triples" in ran.err
+    highest = world.discover("has_capital", k=1)[0].probability
+    ran = run("discover", tmp_path / "m", "--relation", "has_capital", "--min-probability", 0.95, "--measure")
+    assert ran.code == 0 and ran.out == "head\trelation\ttail\tprobability\tscore\theld_out\n"
+    assert "No new triple with a probability of at least 0.95: the highest is " in ran.err and "0 of 0" not in ran.err
+    ran = run(
+        "discover", tmp_path / "m", "--relation", "has_capital", "--min-probability", 0.95, "-o", tmp_path / "b.csv"
+    )
+    assert f"the highest is {highest:.4g}." in ran.err and "0 new triples" in ran.err
+
+
 def test_discovered_ntriples_fit_their_own_graph(world, tmp_path):
     world.save(tmp_path / "m")
     assert run("discover", tmp_path / "m", "-k", 40, "-o", tmp_path / "new.nt").code == 0

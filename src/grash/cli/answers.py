@@ -136,6 +136,14 @@ class AnswerParts:
                 else:
                     _write_text((), zip(*values), text, "," if self.kind == ".csv" else "\t")
 
+    def n_rows(self, number: int) -> int:
+        """Return the number of answers in a part."""
+        if self.kind == ".parquet":
+            return len(_polars(self.path).read_parquet(self._file(number), columns=["rank"]))
+        with self._file(number).open(encoding="utf-8", newline="") as text:
+            separator = "," if self.kind == ".csv" else "\t"
+            return sum(1 for _ in (text if self.kind == ".jsonl" else csv.reader(text, delimiter=separator)))
+
     def join(self, n_parts: int) -> None:
         """Write the file from its parts, and remove these."""
         files = [self._file(number) for number in range(n_parts)]
@@ -380,12 +388,18 @@ def _names(name_of: Callable[[int], str], ids: NDArray[np.integer]) -> list[str]
     return np.array([name_of(i) for i in distinct.tolist()], object)[places].tolist() if len(ids) else []
 
 
-def write_bulk(bulk: Bulk, out: Path | None, *, overwrite: bool = False) -> None:
-    """Write all answers: to a file in parts that a second run uses again, or to stdout."""
-    starts = range(0, len(bulk.ids), BLOCK)
+def write_bulk(bulk: Bulk, out: Path | None, *, overwrite: bool = False) -> int:
+    """Write all answers: to a file in parts that a second run uses again, or to stdout. Return their number."""
+    starts, n_rows = range(0, len(bulk.ids), BLOCK), 0
+
+    def counted(answers: list[list[Any]]) -> list[list[Any]]:
+        nonlocal n_rows
+        n_rows += len(answers[0])
+        return answers
+
     if out is None:
-        write_answers(bulk.columns, (row for first in starts for row in zip(*bulk.answers(first))), None)
-        return
+        write_answers(bulk.columns, (row for first in starts for row in zip(*counted(bulk.answers(first)))), None)
+        return n_rows
     parts, began, n_done = AnswerParts(out, bulk.columns, bulk.plan(), overwrite=overwrite), time.monotonic(), 0
     kept = sum(parts.has(i) for i in range(len(starts)))
     if kept:
@@ -394,8 +408,10 @@ def write_bulk(bulk: Bulk, out: Path | None, *, overwrite: bool = False) -> None
         with status_line(keep=False) as draw_now:
             draw = seldom(draw_now)
             for i, first in enumerate(starts):
-                if not parts.has(i):
-                    parts.write(i, bulk.answers(first))
+                if parts.has(i):
+                    n_rows += parts.n_rows(i)
+                else:
+                    parts.write(i, counted(bulk.answers(first)))
                     n_done += min(BLOCK, len(bulk.ids) - first)
                     speed = n_done / max(time.monotonic() - began, 1e-9)
                     done = min(first + BLOCK, len(bulk.ids))
@@ -406,3 +422,4 @@ def write_bulk(bulk: Bulk, out: Path | None, *, overwrite: bool = False) -> None
         say(f"Interrupted. {n:,} of {len(starts):,} parts are written; run the same command again to continue.")
         raise typer.Exit(INTERRUPTED) from None
     parts.join(len(starts))
+    return n_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -228,18 +229,27 @@ def predict(
     else:
         asked = np.array([loaded.query(*given).row], np.int32)
     loaded.warn_of_unseen(asked)
+    n_found = 0
     if json or (one and out is None):
         for first in range(0, len(asked), BLOCK):
             part = [Query(*(None if i < 0 else i for i in row)) for row in asked[first : first + BLOCK].tolist()]
             for query, answers in zip(part, loaded.predict_many(part, top_k, **filters)):
+                n_found += len(answers)
                 if json:
                     as_json(
                         {**_parts(loaded, query), "answers": [asdict(a) for a in answers]}, indent=2 if one else None
                     )
-                else:
+                elif answers:
                     _show_answers(loaded, query, answers)
     if out is not None or (not one and not json):
-        write_bulk(Bulk(loaded, model, asked, top_k, filters), out, overwrite=overwrite)
+        n_found = write_bulk(Bulk(loaded, model, asked, top_k, filters), out, overwrite=overwrite)
+    if not n_found:
+        given_filters = [name for name, value in filters.items() if value is not None and value is not False]
+        used = [f"--{name.replace('_', '-')}" for name in given_filters if name != "type_relation"]
+        why = f"{' and '.join(used)} {'leaves' if len(used) == 1 else 'leave'} no candidate"
+        say(f"No answer: {why if len(asked) else 'no question is left'}.")
+    elif out is not None:
+        say(f"{counted(n_found, 'answer')} to {counted(len(asked), 'question')}")
 
 
 def explain(
@@ -530,8 +540,9 @@ def discover(
 ) -> None:
     """Find the most probable triples that the graph does not have.
 
-    The probability of a triple is the smaller one of its two questions, for its tail and for its head. The model must
-    be calibrated, as it is after a training.
+    The probability of a triple is the smaller one of its two questions, for its tail and for its head. It counts how
+    often questions with as many known answers have another one. The model must be calibrated, as it is after a
+    training.
     """
     from grash.api.model import load_model
     from grash.engines.trainer import set_threads
@@ -548,14 +559,22 @@ def discover(
         line = seldom(draw)
         watch = None if quiet else lambda done, total: line(f"{done:,} of {total:,} questions asked")
         found = loaded.discover(relation, **options, hide=measure, watch=watch)
+        unlikely = {**options, "k": 1, "min_probability": 0.0}
+        best = found[:1] or loaded.discover(relation, **unlikely, hide=measure, watch=watch)
     columns: tuple[str, ...] = ("head", "relation", "tail", "probability", "score")
     rows: list[tuple[Any, ...]] = [(t.head, t.relation, t.tail, t.probability, t.score) for t in found]
     if measure:
         columns, rows = (*columns, "held_out"), [(*row, t.known) for row, t in zip(rows, found)]
+    if measure and found:
         n = sum(t.known for t in found)
-        share = f" ({n / len(found):.0%})".replace("%", " %") if found else ""
+        share = f" ({n / len(found):.0%})".replace("%", " %")
         say(f"{n:,} of {len(found):,} triples{share} are in valid or test, which were hidden; others may be true, too.")
     if json:
         as_json([dict(zip(columns, row)) for row in rows])
-    if out is not None or not json:
+    if out is not None or not (json or (not found and sys.stdout.isatty())):
         write_answers(columns, rows, out)
+    if out is not None:
+        say(counted(len(rows), "new triple"))
+    if not found:
+        highest = f"the highest is {best[0].probability:.4g}" if best else "the graph has all that were asked about"
+        say(f"No new triple with a probability of at least {min_probability:g}: {highest}.")
