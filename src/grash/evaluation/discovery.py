@@ -6,9 +6,8 @@ question whose last answer might be followed by others that belong to the k best
 
 Probabilities (`calibration.py`) were learnt from held-out questions, which have another answer. Here, many have none:
 a country with a capital has no second one. So each is multiplied by the share of questions that have another answer
-(`FurtherAnswers`, docs/decisions/0069). Most of all pairs make no sense ("the capital of a river"), were never held
-out, and still have a best answer with a large share; so pairs are by default restricted to entities seen on that side
-of the relation in train. For the same reason, a relation that has no loop (h, r, h) in train gets none. `precision`
+(`FurtherAnswers`, docs/decisions/0069). Most of all pairs make no sense ("the capital of a river") and were never held
+out; so pairs are by default restricted to entities seen on that side of the relation in train. For the same reason, a relation that has no loop (h, r, h) in train gets none. `precision`
 counts what was really found.
 """
 
@@ -66,28 +65,27 @@ class Discovered:
 
 @dataclass(frozen=True, eq=False)
 class FurtherAnswers:
-    """How often questions with n known answers have another one, by relation; for one side."""
+    """How often questions with n known answers have another one, by relation; for one side. n = 0: all entities."""
 
     index: AnswerIndex
     shares: NDArray[np.float64]  # (_POOLED + 1, R): by n, the last row for all larger n, too
 
     @classmethod
-    def of(cls, index: AnswerIndex) -> FurtherAnswers:
+    def of(cls, index: AnswerIndex, n_entities: int) -> FurtherAnswers:
         """Count, of the questions with at least n known answers, those with at least n + 1.
 
-        Half a question of each kind is added. Without a known answer nothing is counted, and the share is 1.
+        Half a question of each kind is added.
         """
         n_relations, counts, relations = index.n_relations, np.diff(index.starts), index.keys % index.n_relations
         asked, further = np.zeros((2, _POOLED + 1, n_relations))
+        asked[0] = n_entities
         for n in range(1, _POOLED + 1):
             asked[n] = np.bincount(relations[counts >= n], minlength=n_relations)
         further[:-1] = asked[1:]
         # a question with c answers is counted for every n from _POOLED to c, and has another one for all but the last
         further[-1] = np.bincount(relations, np.maximum(counts - _POOLED, 0), n_relations)
         asked[-1] += further[-1]
-        shares = (further + 0.5) / (asked + 1)
-        shares[0] = 1
-        return cls(index, shares)
+        return cls(index, (further + 0.5) / (asked + 1))
 
     def share(self, ends: Ids, relation: int) -> NDArray[np.float64]:
         """ends (B,) → (B,): the share of questions like (end, relation) that have another answer."""
@@ -116,7 +114,9 @@ def discover(
     if not 0 <= min_probability <= 1:
         raise InputError(f"min_probability={min_probability} is not a probability: give a number from 0 to 1.")
     index = KnownAnswers.of(*(dataset.split(name) for name in known), n_relations=dataset.n_relations)
-    further: dict[Side, FurtherAnswers] = {side: FurtherAnswers.of(index.of_side(side)) for side in SIDES}
+    further: dict[Side, FurtherAnswers] = {
+        side: FurtherAnswers.of(index.of_side(side), dataset.n_entities) for side in SIDES
+    }
     seen = SeenEntities(dataset)
     chosen = range(dataset.n_relations) if relations is None else relations
     seen.read(chosen if like_known else ())
