@@ -7,8 +7,8 @@ question whose last answer might be followed by others that belong to the k best
 Probabilities (`calibration.py`) were learnt from held-out questions, which have another answer. Here, many have none:
 a country with a capital has no second one. So each is multiplied by the share of questions that have another answer
 (`FurtherAnswers`, docs/decisions/0069). Most of all pairs make no sense ("the capital of a river") and were never held
-out; so pairs are by default restricted to entities seen on that side of the relation in train. For the same reason, a relation that has no loop (h, r, h) in train gets none. `precision`
-counts what was really found.
+out; so pairs are by default restricted to entities seen on that side of the relation in train. For the same reason, a
+relation that has no loop (h, r, h) in train gets none. `precision` counts what was really found.
 """
 
 from __future__ import annotations
