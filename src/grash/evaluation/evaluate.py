@@ -21,7 +21,7 @@ from grash.data.arrays import TripleSet, in_blocks
 from grash.data.candidates import SeenEntities
 from grash.data.dataset import Dataset, SplitName
 from grash.data.iris import find_name
-from grash.data.known_answers import CARDINALITIES, KnownAnswers, relation_cardinalities
+from grash.data.known_answers import CARDINALITIES, KnownAnswers, expand, relation_cardinalities
 from grash.errors import InputError
 from grash.evaluation.metrics import (
     Evaluation,
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 _ABSENT = -1
 _BLOCK = 1 << 20  # triples of train looked up or counted at a time
 _TABLE = 1 << 24  # relations times entities up to which all counts are stored: 128 MiB
-_QUESTIONS = 1 << 12  # whose known answers are looked up at a time
+_ANSWERS = 1 << 22  # known answers looked up at a time, about
 
 
 def evaluate(
@@ -243,23 +243,35 @@ def frequency_ranks(
 def _side_ranks(
     triples: NDArray[np.int32], train: NDArray[np.int32], known: KnownAnswers, side: Side, n_entities: int
 ) -> SideRanks:
-    answer = 0 if side == "head" else 2
+    answer, index = (0 if side == "head" else 2), known.of_side(side)
     counts = _Frequencies(train, np.unique(triples[:, 1]), answer, n_entities)
-    parts = []
-    for start in range(0, len(triples), _QUESTIONS):
-        part = triples[start : start + _QUESTIONS].astype(np.int64)
-        relations, answers = part[:, 1], part[:, answer]
-        own = counts.of(relations, answers)
-        above, ties = counts.above_and_ties(relations, own)
-        rows, filtered = known.of_side(side).pairs(part[:, 2 - answer], relations)
-        other = filtered != answers[rows]
-        rows, filtered = rows[other], filtered[other]
-        theirs = counts.of(relations[rows], filtered.astype(np.int64))
-        above -= np.bincount(rows[theirs > own[rows]], minlength=len(part))
-        ties -= np.bincount(rows[theirs == own[rows]], minlength=len(part))
-        parts.append((above, ties, n_entities - 1 - np.bincount(rows, minlength=len(part))))
-    above, ties, others = (np.concatenate(column) for column in zip(*parts))
+    relations, answers = triples[:, 1].astype(np.int64), triples[:, answer].astype(np.int64)
+    own = counts.of(relations, answers)
+    above, ties = counts.above_and_ties(relations, own)
+    others = np.full(len(triples), n_entities - 1)
+    # the known answers of a question are looked up once, however many triples ask it
+    questions, asked = np.unique(triples[:, [2 - answer, 1]], axis=0, return_inverse=True)
+    order = np.argsort(asked, kind="stable")
+    first, n_known = index.runs(questions[:, 0], questions[:, 1])
+    ends = np.flatnonzero(np.diff(np.cumsum(n_known) // _ANSWERS, append=-1)) + 1
+    for start, stop in zip([0, *ends.tolist()], ends.tolist()):
+        rows, filtered = expand(first[start:stop], n_known[start:stop], index.answers)
+        by_id, limit = rows * n_entities + filtered, counts.limit
+        by_count = np.sort(rows * limit + counts.of(questions[start + rows, 1].astype(np.int64), filtered))
+        here = order[slice(*np.searchsorted(asked[order], (start, stop)))]
+        row = asked[here] - start
+        itself = _contains(by_id, row * n_entities + answers[here])
+        begin, low, high, end = (
+            np.searchsorted(by_count, row * limit + count) for count in (0, own[here], own[here] + 1, limit)
+        )
+        above[here] -= end - high
+        ties[here] -= high - low - itself
+        others[here] -= end - begin - itself
     return SideRanks(above, ties, others)
+
+
+def _contains(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.append(ascending, -1)[np.searchsorted(ascending, wanted)] == wanted
 
 
 class _Frequencies:
