@@ -44,7 +44,9 @@ _RANKED, _RANKED_FEW = 3, 25  # triples ranked in the time of asking for both si
 _QUESTIONS = 256  # asked together
 _FOLDS = 5
 _STEPS = 500  # of a fit, at most
-_PRECISE, _ROUGH = 1e-4, 1e-2  # a fit ends when no weight changes by more in a step; _ROUGH to choose the temperature
+# A fit ends when no weight changes by more in a step: the fit that is kept, those that check it, those that choose the
+# temperature.
+_PRECISE, _CHECKED, _ROUGH = 1e-4, 1e-3, 1e-2
 _ROUNDING = 1e-9
 _LIMIT = 1e-6  # a share stays this far from 1
 _TEMPERATURES = tuple(2.0**i for i in range(-3, 4))
@@ -311,19 +313,34 @@ def _is_enough(held: HeldOutAnswers) -> bool:
 
 
 def _temperature(held: HeldOutAnswers, seed: int) -> float:
-    """Return the temperature with the smallest log loss, cross-fitted, in which answers count as in a regression."""
-    (mean, std), losses, fitted = _scale(held), [], None
-    for temperature in held.temperatures:
+    """Return the temperature with the smallest log loss, cross-fitted, in which answers count as in a regression.
+
+    Goes from 1 down or up for as long as the loss falls.
+    """
+    (mean, std), fitted = _scale(held), None
+
+    def loss(temperature: float) -> float:
+        nonlocal fitted
         features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
         most = std / (4 * temperature)
         fitted = _fit(features, held.right, held.counts, held.groups, most, fitted, _ROUGH)
         found = _cross_fitted(held, features, most, seed, fitted, _ROUGH)
-        losses.append(-(held.counts * np.log(np.where(held.right, found, 1 - found))).sum())
-    return held.temperatures[int(np.argmin(losses))]
+        return float(-(held.counts * np.log(np.where(held.right, found, 1 - found))).sum())
+
+    middle = held.temperatures.index(1.0)
+    best, least = middle, loss(1.0)
+    for others in (range(middle)[::-1], range(middle + 1, len(held.temperatures))):
+        for i in others:
+            if (now := loss(held.temperatures[i])) >= least:
+                break
+            best, least = i, now
+        if best != middle:
+            break
+    return held.temperatures[best]
 
 
 def _cross_fitted(
-    held: HeldOutAnswers, features: Floats, most: float, seed: int, start: _Fit, precise: float = _PRECISE
+    held: HeldOutAnswers, features: Floats, most: float, seed: int, start: _Fit, precise: float = _CHECKED
 ) -> Floats:
     """Return the probabilities (n,), each by weights that were fitted without the questions of its fold.
 
@@ -369,18 +386,24 @@ def _fit(
     differs by 1 from the mean: so it is near 1 where there are few groups.
     """
     order = np.argsort(groups, kind="stable")
-    features, right, counts = features[order], right[order], counts[order]
+    x, right, counts = np.ascontiguousarray(features[order].T), right[order], counts[order]
     names, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    squares, one = features[:, :, None] * features[:, None, :], np.eye(3)
+    one, (rows, columns) = np.eye(3), np.triu_indices(3)
+    products, terms = x[rows] * x[columns], np.empty((9, x.shape[1]))
     if start is None:
         start = _Fit({}, np.zeros(3), np.zeros(3), one)
     weights = np.array([start.of_group.get(name, start.mean) for name in names.tolist()])
     mean, covariance, before, pace = start.mean, start.covariance, np.zeros(3), 1.0
+    curvatures = np.empty((len(names), 3, 3))
     for _ in range(_STEPS):
-        p = _logistic((features * np.repeat(weights, sizes, 0)).sum(1))
+        p = _logistic(sum(values * np.repeat(w, sizes) for values, w in zip(x, weights.T)))
+        np.multiply(x, counts * (p - right), out=terms[:3])
+        np.multiply(products, counts * p * (1 - p), out=terms[3:])
+        sums = np.add.reduceat(terms, starts, axis=1).T
         precision = np.linalg.inv(covariance)
-        gradients = np.add.reduceat(features * (counts * (p - right))[:, None], starts) + (weights - mean) @ precision
-        curvatures = np.add.reduceat(squares * (counts * p * (1 - p))[:, None, None], starts) + precision
+        gradients = sums[:, :3] + (weights - mean) @ precision
+        curvatures[:, rows, columns] = curvatures[:, columns, rows] = sums[:, 3:]
+        curvatures += precision
         steps = np.linalg.solve(curvatures, gradients[:, :, None])[:, :, 0]
         last, weights = weights, weights - steps / np.maximum(1, np.linalg.norm(steps, axis=1, keepdims=True))
         weights = _ordered(weights, curvatures, most)
@@ -408,6 +431,8 @@ def _ordered(weights: Floats, curvatures: Floats, most: float) -> Floats:
     found = weights.copy()
     for equal in (bounds[:1], bounds[1:], bounds):  # these products become 0
         rows = (found @ bounds.T < -_ROUNDING).any(1) & (weights @ equal.T < 0).any(1)
+        if not rows.any():
+            continue
         ways = np.linalg.inv(curvatures[rows]) @ equal.T
         sizes = np.linalg.solve(equal @ ways, (weights[rows] @ equal.T)[:, :, None])
         found[rows] = weights[rows] - (ways @ sizes)[:, :, 0]
