@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from grash.data.dataset import Dataset
 from grash.errors import InputError
 from grash.evaluation.evaluate import evaluate, sample_triples
-from grash.evaluation.metrics import metrics_by_group, metrics_of, mrr, mrr_bounds, mrr_interval, resampled_means
+from grash.evaluation.metrics import (
+    _mean_in_order,
+    metrics_by_group,
+    metrics_of,
+    mrr,
+    mrr_bounds,
+    mrr_interval,
+    resampled_means,
+)
 from grash.evaluation.ranking import Ranks, SideRanks
 from grash.models import MODELS
 
@@ -177,6 +185,7 @@ def test_resampled_means_are_those_of_numpy(n, resamples, seed):
     found = resampled_means(values, draws)
     assert found.shape == (resamples,)
     np.testing.assert_allclose(found, [values[chosen].mean() for chosen in draws], rtol=1e-13)
+    assert found.tolist() == [_mean_in_order(values[chosen]) for chosen in draws]
 
 
 def test_metrics_among_like_known_candidates_stand_beside_the_usual_ones() -> None:
