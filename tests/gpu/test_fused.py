@@ -172,8 +172,7 @@ def test_a_trial_is_the_same_alone_again_and_among_others(case, precision):
         assert all(torch.equal(a, b) for a, b in zip(tensors(state), tensors(before)))
 
 
-def test_trials_of_questions_are_the_same_alone_again_and_among_others(monkeypatch):
-    monkeypatch.setenv("GRASH_KERNELS", "triton")
+def test_trials_of_questions_are_the_same_alone_again_and_among_others():
     config, batches = make(training="kvsall", precision="bf16", dim=128)
     configs = [config, config.changed(label_smoothing=0.1, lr=0.2, variation=3),
                config.changed(variation=5, penalty="l3", penalty_entity=0.1, penalty_relation=0.1)]  # fmt: skip
@@ -201,7 +200,6 @@ def test_training_on_questions_ends_near_the_unfused_training(model, reciprocal,
     for state in (whole, plain):
         for sums in tensors(state)[2:]:
             sums.fill_(SQUARES)
-    monkeypatch.setenv("GRASH_KERNELS", "triton")
     train(whole, batches, config)
     monkeypatch.setenv("GRASH_KERNELS", "reference")
     train(plain, batches, config)

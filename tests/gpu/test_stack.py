@@ -73,8 +73,7 @@ def test_alone_among_8_and_among_64_a_trial_is_the_same(model: str, precision: s
     assert "diverged at step" in sixty_four[5]["error"] and sixty_four[5]["epoch"] < 12.3
 
 
-def test_trials_of_questions_are_the_same_alone_and_among_8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRASH_KERNELS", "triton")
+def test_trials_of_questions_are_the_same_alone_and_among_8() -> None:
     data, none = TrainingData(graph(), CUDA), {"dropout_entity": 0.0, "dropout_relation": 0.0}
     configs = [config_of(i, training="kvsall", label_smoothing=0.1 * (i % 3), **none) for i in range(8)]
     assert all(uses_fused_step(c, CUDA) for c in configs)
@@ -84,8 +83,7 @@ def test_trials_of_questions_are_the_same_alone_and_among_8(monkeypatch: pytest.
     assert "diverged at step" in together[5]["error"]
 
 
-def test_the_memory_plan_of_questions_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRASH_KERNELS", "triton")
+def test_the_memory_plan_of_questions_holds() -> None:
     data = TrainingData(graph(50_000, 400_000, 60, 5000), CUDA)
     config = config_of(0, training="kvsall", dim=512, batch_size=1024, epochs=0.2, valid_every=0.1, dropout_entity=0.0,
                        dropout_relation=0.0, schedule="constant", warmup_epochs=0.0, lr=0.1)  # fmt: skip

@@ -119,17 +119,14 @@ def test_uncovered_settings_are_named():
     assert "relation_prediction is above 0 with model=transe and reciprocal" in why_not(both_ways, CPU)
 
 
-def test_questions_are_covered_if_asked_for_with_bf16_products_and_without_dropout(monkeypatch):
+def test_questions_are_covered_with_bf16_products_and_without_dropout(monkeypatch):
     monkeypatch.setattr("grash.training.fused.why_no_triton", lambda device: [])
     config = TrainConfig(training="kvsall", label_smoothing=0.1, penalty="l3", penalty_entity=0.1)
-    assert why_not(TrainConfig(), CPU) == []
-    assert ["GRASH_KERNELS=triton uses them" in reason for reason in why_not(config, CPU)] == [True]
+    assert why_not(config, CPU) == []
     assert why_not(config.changed(precision="tf32"), CPU) == [
         "training=kvsall with precision=tf32: its products are bf16 only"
     ]
     assert why_not(config.changed(dropout_relation=0.1), CPU) == ["training=kvsall with dropout"]
-    monkeypatch.setenv("GRASH_KERNELS", "triton")
-    assert why_not(config, CPU) == []
 
 
 def test_the_work_space_of_questions_has_a_weight_and_a_bit_for_each_of_their_scores():

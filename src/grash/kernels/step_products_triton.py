@@ -141,7 +141,7 @@ def _score_products(  # type: ignore[no-untyped-def]
         here = ((trial * SIDES + side) * tiles + tile) * BATCH + row
         if KVSALL:
             low, more = label_targets(tl.load(asked + row), n, tl.load(factors + trial * FACTORS + 7))
-            hits = tl.sum(tl.where(load_labels(labels, row, place, width) > 0, s, 0.0), 1)
+            hits = tl.sum(tl.where(load_labels(labels, row, tile * SIZE, width, SIZE) > 0, s, 0.0), 1)
             tl.store(costs + here, low * tl.sum(s, 1) + more * hits)  # scores of the padding are 0
         truth = tl.load(truths + side * BATCH + row)
         top, alpha, gamma, alone = initial_maximum(
@@ -222,7 +222,8 @@ def _weigh_products(  # type: ignore[no-untyped-def]
         weight = tl.load(here).to(tl.float32) * factor[:, None]
         if KVSALL:
             low, more = label_targets(tl.load(asked + row), n, tl.load(factors + trial * FACTORS + 7))
-            weight -= tl.where(load_labels(labels, row, place, width) > 0, (low + more)[:, None], low[:, None])
+            found = load_labels(labels, row, tile * SIZE, width, SIZE)
+            weight -= tl.where(found > 0, (low + more)[:, None], low[:, None])
             weight = tl.where(place[None, :] < n, weight, 0.0)
         tl.store(here, weight.to(weights.dtype.element_ty))
 

@@ -185,10 +185,18 @@ def label_share(answered, candidates):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def load_labels(labels, row, place, width):  # type: ignore[no-untyped-def]
-    """Return 1 where the candidate at a place is an answer, else 0: (rows, places)."""
-    bits = tl.load(labels + row[:, None] * (width // _LABELS) + (place // _LABELS)[None, :])
-    return (bits >> (place % _LABELS)[None, :]) & 1
+def load_labels(labels, row, start, width, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return 1 where one of SIZE candidates, the first at `start`, is an answer, else 0: (rows, SIZE).
+
+    A word is loaded once and shared by its candidates, since a block of bits that is loaded for each of them has to
+    change its layout to meet scores. Triton 3.6 does that wrongly for booleans on a Hopper.
+    """
+    at = labels + row * (width // _LABELS) + start // _LABELS
+    place = tl.arange(0, SIZE)[None, :]
+    words = tl.load(at)[:, None]
+    for i in tl.static_range(1, SIZE // _LABELS):
+        words = tl.where(place // _LABELS == i, tl.load(at + i)[:, None], words)
+    return (words >> (place % _LABELS)) & 1
 
 
 @triton.jit

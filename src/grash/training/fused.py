@@ -10,7 +10,6 @@ first of them.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -339,10 +338,6 @@ def why_not(config: TrainConfig, device: torch.device) -> list[str]:
         reasons.append("penalty_weighted is false")
     if (broken := _broken.get(_kernels_of(config, device))) is not None:
         reasons.append(broken)
-    if not reasons and config.training == "kvsall" and os.environ.get("GRASH_KERNELS") != "triton":
-        reasons.append(
-            "its kernels were not compared with the unfused step on a GPU yet; GRASH_KERNELS=triton uses them"
-        )
     return reasons
 
 
