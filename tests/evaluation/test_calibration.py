@@ -15,11 +15,13 @@ from grash.api.model import Prediction, probability_meaning
 from grash.errors import FormatError, InputError
 from grash.evaluation.calibration import (
     Calibration,
+    HeldOutAnswers,
     Reliability,
     Weights,
     _features,
     _fit,
     _judge,
+    _temperature,
     calibrate,
     held_out_answers,
 )  # fmt: skip
@@ -135,6 +137,24 @@ def test_no_fit_gives_a_better_answer_a_lower_probability(n_groups, temperature,
     for asked in (groups, np.full(400, -1)):  # a group of its own, and one that the fit has not seen
         found = _judge(fitted, features, asked).reshape(40, 10)
         assert (found[:, :-1] - found[:, 1:]).min() > -1e-9
+
+
+@pytest.mark.parametrize("true", [0.25, 1.0, 4.0])
+def test_the_temperature_is_that_of_the_softmax_which_drew_the_answers(true):
+    """Questions differ in how far their scores are apart, so the share tells more than the score."""
+    generator = np.random.default_rng(1)
+    scale = true * generator.uniform(0.5, 6, (2000, 1))
+    scores = -np.sort(-generator.normal(scale=scale, size=(2000, 30)), 1)
+    chances = np.exp(scores / true - np.logaddexp.reduce(scores / true, 1)[:, None])
+    answer = (chances.cumsum(1) < generator.random((2000, 1))).sum(1)
+    place = np.tile(np.arange(10), 2000)
+    temperatures = tuple(2.0**i for i in range(-3, 4))
+    held = HeldOutAnswers(
+        scores[:, :10].ravel(), place == np.repeat(answer, 10), place == 0, np.zeros(20_000, int),
+        np.repeat(np.arange(2000), 10), np.stack([np.logaddexp.reduce(scores / t, 1) for t in temperatures]),
+        temperatures, 2000,
+    )  # fmt: skip
+    assert _temperature(held, seed=0) == true
 
 
 def test_an_answer_counts_as_one_over_its_rank():

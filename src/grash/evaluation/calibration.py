@@ -44,9 +44,7 @@ _RANKED, _RANKED_FEW = 3, 25  # triples ranked in the time of asking for both si
 _QUESTIONS = 256  # asked together
 _FOLDS = 5
 _STEPS = 500  # of a fit, at most
-# A fit ends when no weight changes by more in a step: the fit that is kept, those that check it, those that choose the
-# temperature.
-_PRECISE, _CHECKED, _ROUGH = 1e-4, 1e-3, 1e-2
+_PRECISE, _ROUGH = 1e-4, 1e-2  # a fit ends when no weight changes by more in a step; _ROUGH to choose the temperature
 _ROUNDING = 1e-9
 _LIMIT = 1e-6  # a share stays this far from 1
 _TEMPERATURES = tuple(2.0**i for i in range(-3, 4))
@@ -313,34 +311,19 @@ def _is_enough(held: HeldOutAnswers) -> bool:
 
 
 def _temperature(held: HeldOutAnswers, seed: int) -> float:
-    """Return the temperature with the smallest log loss, cross-fitted, in which answers count as in a regression.
-
-    Goes from 1 down or up for as long as the loss falls.
-    """
-    (mean, std), fitted = _scale(held), None
-
-    def loss(temperature: float) -> float:
-        nonlocal fitted
+    """Return the temperature with the smallest log loss, cross-fitted, in which answers count as in a regression."""
+    (mean, std), losses, fitted = _scale(held), [], None
+    for temperature in held.temperatures:
         features = _features(held.scores, held.log_sums_at(temperature), temperature, mean, std)
         most = std / (4 * temperature)
         fitted = _fit(features, held.right, held.counts, held.groups, most, fitted, _ROUGH)
         found = _cross_fitted(held, features, most, seed, fitted, _ROUGH)
-        return float(-(held.counts * np.log(np.where(held.right, found, 1 - found))).sum())
-
-    middle = held.temperatures.index(1.0)
-    best, least = middle, loss(1.0)
-    for others in (range(middle)[::-1], range(middle + 1, len(held.temperatures))):
-        for i in others:
-            if (now := loss(held.temperatures[i])) >= least:
-                break
-            best, least = i, now
-        if best != middle:
-            break
-    return held.temperatures[best]
+        losses.append(-(held.counts * np.log(np.where(held.right, found, 1 - found))).sum())
+    return held.temperatures[int(np.argmin(losses))]
 
 
 def _cross_fitted(
-    held: HeldOutAnswers, features: Floats, most: float, seed: int, start: _Fit, precise: float = _CHECKED
+    held: HeldOutAnswers, features: Floats, most: float, seed: int, start: _Fit, precise: float = _PRECISE
 ) -> Floats:
     """Return the probabilities (n,), each by weights that were fitted without the questions of its fold.
 
@@ -404,28 +387,29 @@ def _fit(
         gradients = sums[:, :3] + (weights - mean) @ precision
         curvatures[:, rows, columns] = curvatures[:, columns, rows] = sums[:, 3:]
         curvatures += precision
-        steps = np.linalg.solve(curvatures, gradients[:, :, None])[:, :, 0]
-        last, weights = weights, weights - steps / np.maximum(1, np.linalg.norm(steps, axis=1, keepdims=True))
-        weights = _ordered(weights, curvatures, most)
         posterior = np.linalg.inv(curvatures)  # the covariance of each group's weights
-        known = (precision - precision @ posterior @ precision).sum(0) + one  # about the mean, from all answers
+        spread, steps = posterior.sum(0), (posterior @ gradients[:, :, None])[:, :, 0]
+        last, weights = weights, weights - steps / np.maximum(1, np.linalg.norm(steps, axis=1, keepdims=True))
+        weights = _ordered(weights, posterior, most)
+        known = len(names) * precision - precision @ spread @ precision + one  # about the mean, from all answers
         change = np.linalg.solve(known, precision @ (weights - mean).sum(0) - mean)
         # groups on a bound do not follow the mean, so it may go too far, and back
         pace, before = pace / 2 if change @ before < 0 else min(1.0, 1.2 * pace), change
         mean = mean + pace * change
         gaps = weights - mean
-        covariance = (gaps.T @ gaps + posterior.sum(0) + one) / (len(names) + 1)
+        covariance = (gaps.T @ gaps + spread + one) / (len(names) + 1)
         if max(np.abs(weights - last).max(), np.abs(pace * change).max()) < precise:
             break
-    everywhere = _ordered(mean[None], known[None], most)[0]
+    everywhere = _ordered(mean[None], np.linalg.inv(known)[None], most)[0]
     return _Fit(dict(zip(names.tolist(), weights)), everywhere, mean, covariance)
 
 
-def _ordered(weights: Floats, curvatures: Floats, most: float) -> Floats:
+def _ordered(weights: Floats, covariances: Floats, most: float) -> Floats:
     """Return the weights (G, 3) nearest to these with which a better answer to a question has no lower probability.
 
     The weight of the share is not negative. That of the score may be: a question with high scores everywhere is then
-    less certain. It stays above −`most` times the weight of the share. curvatures (G, 3, 3): the metric of "nearest".
+    less certain. It stays above −`most` times the weight of the share. covariances (G, 3, 3): their inverses
+    are the metric of "nearest".
     """
     bounds = np.array([[0, 1, 0], [0, most, 1]])  # products with weights are not negative
     found = weights.copy()
@@ -433,7 +417,7 @@ def _ordered(weights: Floats, curvatures: Floats, most: float) -> Floats:
         rows = (found @ bounds.T < -_ROUNDING).any(1) & (weights @ equal.T < 0).any(1)
         if not rows.any():
             continue
-        ways = np.linalg.inv(curvatures[rows]) @ equal.T
+        ways = covariances[rows] @ equal.T
         sizes = np.linalg.solve(equal @ ways, (weights[rows] @ equal.T)[:, :, None])
         found[rows] = weights[rows] - (ways @ sizes)[:, :, 0]
     share = np.maximum(found[:, 1], 0)
