@@ -19,18 +19,19 @@ from oracles import places_by_sort, random_triples
 
 @given(
     st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 3), st.integers(0, 40), st.sampled_from([0, 1 << 24]),
-    st.sampled_from([1, 5, 1 << 22]),
+    st.sampled_from([1, 5, 1 << 22]), st.booleans(),
 )  # fmt: skip
 def test_ranks_are_those_of_a_sort_by_frequency(
-    seed: int, n_entities: int, n_relations: int, n_train: int, table: int, at_once: int
+    seed: int, n_entities: int, n_relations: int, n_train: int, table: int, at_once: int, filters_test: bool
 ) -> None:
     train = random_triples(seed, n_train, n_entities, n_relations)
     test = random_triples(seed + 1, 8, n_entities, n_relations)
-    known = KnownAnswers.of(train, test, n_relations=n_relations, asked=test)
+    filters = [train, test] if filters_test else [train]
+    known = KnownAnswers.of(*filters, n_relations=n_relations, asked=test)
     # 0: too many relations and entities for a table of counts
     with mock.patch.multiple(evaluate, _TABLE=table, _ANSWERS=at_once):
         ranks = frequency_ranks(test, train, known, n_entities=n_entities)
-    facts = [tuple(row) for row in np.concatenate([train, test]).tolist()]
+    facts = [tuple(row) for row in np.concatenate(filters).tolist()]
     for i, (h, r, t) in enumerate(test.tolist()):
         for side, answer, end in ((ranks.head, h, 2), (ranks.tail, t, 0)):
             asked = 2 - end

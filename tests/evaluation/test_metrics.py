@@ -188,6 +188,19 @@ def test_resampled_means_are_those_of_numpy(n, resamples, seed):
     assert found.tolist() == [_mean_in_order(values[chosen]) for chosen in draws]
 
 
+@pytest.mark.parametrize("n", [2, 6, 1003])
+def test_all_ways_to_resample_give_the_same_interval(n, monkeypatch):
+    generator = np.random.default_rng(n)
+    head, tail = (SideRanks(generator.integers(0, 50, n), np.zeros(n, int), np.full(n, 99)) for _ in range(2))
+    ranks = Ranks(np.zeros((n, 3), np.int32), head, tail)
+    found = mrr_interval(ranks, seed=3)
+    assert found[0] < found[1] and found == mrr_interval(ranks, seed=3, often=True)
+    monkeypatch.setattr("grash.evaluation.metrics._MAX_CACHED", 1)
+    assert found == mrr_interval(ranks, seed=3, often=True)
+    monkeypatch.setattr("grash.evaluation.metrics._MAX_PLAIN", 1)
+    assert found == mrr_interval(ranks, seed=3)
+
+
 def test_metrics_among_like_known_candidates_stand_beside_the_usual_ones() -> None:
     dataset, entity = six()
     usual, typed = evaluate(model_of(entity), dataset), evaluate(model_of(entity), dataset, like_known=True)

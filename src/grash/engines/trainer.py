@@ -383,7 +383,7 @@ class Validator:
         """Return the interval of the best MRR. If it is not remembered, rank with the model, which has its weights."""
         if self.best is None or not self.remembers(found):
             self.best = (found, self.ranker.rank(model, work_bytes=self.work_bytes))
-        return mrr_interval(self.best[1], seed=self.seed)
+        return mrr_interval(self.best[1], seed=self.seed, often=True)
 
 
 class TrainingData:

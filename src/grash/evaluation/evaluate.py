@@ -250,14 +250,15 @@ def _side_ranks(
     above, ties = counts.above_and_ties(relations, own)
     others = np.full(len(triples), n_entities - 1)
     # the known answers of a question are looked up once, however many triples ask it
-    questions, asked = np.unique(triples[:, [2 - answer, 1]], axis=0, return_inverse=True)
+    n_relations = index.n_relations
+    questions, asked = np.unique(triples[:, 2 - answer] * np.int64(n_relations) + relations, return_inverse=True)
     order = np.argsort(asked, kind="stable")
-    first, n_known = index.runs(questions[:, 0], questions[:, 1])
+    first, n_known = index.runs(*np.divmod(questions, n_relations))
     ends = np.flatnonzero(np.diff(np.cumsum(n_known) // _ANSWERS, append=-1)) + 1
     for start, stop in zip([0, *ends.tolist()], ends.tolist()):
         rows, filtered = expand(first[start:stop], n_known[start:stop], index.answers)
         by_id, limit = rows * n_entities + filtered, counts.limit
-        by_count = np.sort(rows * limit + counts.of(questions[start + rows, 1].astype(np.int64), filtered))
+        by_count = np.sort(rows * limit + counts.of(questions[start + rows] % n_relations, filtered))
         here = order[slice(*np.searchsorted(asked[order], (start, stop)))]
         row = asked[here] - start
         itself = _contains(by_id, row * n_entities + answers[here])
