@@ -200,6 +200,7 @@ def test_training_on_questions_ends_near_the_unfused_training(model, reciprocal,
     for state in (whole, plain):
         for sums in tensors(state)[2:]:
             sums.fill_(SQUARES)
+    assert uses_fused_step(config, CUDA)
     train(whole, batches, config)
     monkeypatch.setenv("GRASH_KERNELS", "reference")
     train(plain, batches, config)

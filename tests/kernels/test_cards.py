@@ -170,9 +170,10 @@ def test_every_kernel_fits_the_card(kernels: list[dict[str, Any]], arch: int) ->
 
 @pytest.mark.slow
 @needs_triton
-def test_no_kernel_changes_the_layout_of_booleans(kernels: list[dict[str, Any]]) -> None:
-    """Triton 3.6 does it wrongly: sums of the scores of KvsAll's labels were off on an H200 from 512 floats on."""
-    assert {arch for arch in CARDS} == {kernel["arch"] for kernel in kernels}
+def test_no_kernel_changes_the_layout_of_a_block_of_booleans(kernels: list[dict[str, Any]]) -> None:
+    """Triton 3.6 did it wrongly between a load and a product: sums of the scores of KvsAll's labels were off on an
+    H200, with 512 floats and more. Lines of booleans, as in ranking, are not meant."""
+    assert set(CARDS) == {kernel["arch"] for kernel in kernels}
     assert [kernel for kernel in kernels if kernel["moved_booleans"]] == []
 
 

@@ -188,9 +188,10 @@ def label_share(answered, candidates):  # type: ignore[no-untyped-def]
 def load_labels(labels, row, start, width, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return 1 where one of SIZE candidates, the first at `start`, is an answer, else 0: (rows, SIZE).
 
-    A word is loaded once and shared by its candidates, since a block of bits that is loaded for each of them has to
-    change its layout to meet scores. Triton 3.6 does that wrongly for booleans on a Hopper.
+    Both are multiples of the bits of a word, which is loaded once and shared by its candidates: a block that is loaded
+    for each of them has to change its layout to meet scores, and Triton 3.6 did that wrongly for booleans on a Hopper.
     """
+    tl.static_assert(SIZE % _LABELS == 0)
     at = labels + row * (width // _LABELS) + start // _LABELS
     place = tl.arange(0, SIZE)[None, :]
     words = tl.load(at)[:, None]
