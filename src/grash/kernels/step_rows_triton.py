@@ -191,7 +191,6 @@ def load_labels(labels, row, start, width, SIZE: tl.constexpr):  # type: ignore[
     Both are multiples of the bits of a word, which is loaded once and shared by its candidates: a block that is loaded
     for each of them has to change its layout to meet scores, and Triton 3.6 did that wrongly for booleans on a Hopper.
     """
-    tl.static_assert(SIZE % _LABELS == 0)
     at = labels + row * (width // _LABELS) + start // _LABELS
     place = tl.arange(0, SIZE)[None, :]
     words = tl.load(at)[:, None]
