@@ -89,10 +89,11 @@ def atomic_folder(path: Path, *, overwrite: bool = False, checksums: bool = Fals
         shutil.rmtree(old, ignore_errors=True)
 
 
-def verify_folder(folder: Path) -> None:
+def verify_folder(folder: Path, *, without: str = "") -> None:
     """Raise FormatError if a file of a folder written with `checksums` is missing or differs from its checksum.
 
-    Files of subfolders are not checked. A large file is read once per process, unless it changes.
+    Files of subfolders are not checked, nor is the file `without`. A large file is read once per process, unless it
+    changes.
     """
     path = folder / CHECKSUMS_FILE
     if not path.is_file():
@@ -102,6 +103,8 @@ def verify_folder(folder: Path) -> None:
         raise FormatError(f"{path} is damaged: it has no list of files. Create the folder again.")
     for name, expected in files.items():
         file = folder / name
+        if name == without:
+            continue
         if file.parent != folder or not file.is_file():
             raise FormatError(f"{file} is missing: the folder is incomplete or damaged. Create it again.")
         if _checksum(file) != expected:

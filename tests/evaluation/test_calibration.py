@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import grash
 from grash.api.model import Prediction, probability_meaning
+from grash.cli import main
 from grash.errors import FormatError, InputError
 from grash.evaluation.calibration import (
     Calibration,
@@ -228,11 +229,27 @@ def test_a_calibration_is_stored_with_the_model(world, tmp_path):
     path = tmp_path / "m" / "calibration.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"temperature": 0}))
-    with pytest.raises(FormatError, match="does not match its checksum"):
+    with pytest.raises(FormatError, match="calibration.json is missing or damaged: write it again"):
         grash.load_model(tmp_path / "m")
     write_checksums(tmp_path / "m")
     with pytest.raises(FormatError, match="damaged calibration.json"):
         grash.load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("damage", ["a byte", "no file"])
+def test_a_lost_calibration_is_written_again_and_nothing_else(world, tmp_path, damage, capsys):
+    folder = tmp_path / "m"
+    world.save(folder)
+    path = folder / "calibration.json"
+    before = json.loads(path.read_text())
+    path.unlink() if damage == "no file" else path.write_text("{")
+    with pytest.raises(FormatError, match="write it again with grash calibrate"):
+        grash.load_model(folder)
+    assert main(["calibrate", str(folder), "--device", "cpu"]) == 0
+    assert json.loads(path.read_text()) == before and grash.load_model(folder).calibration == world.calibration
+    (folder / "embeddings.safetensors").write_bytes(b"")
+    assert main(["calibrate", str(folder), "--device", "cpu"]) == 2
+    assert "embeddings.safetensors is damaged" in capsys.readouterr().err
 
 
 def test_the_sentence_names_how_many_were_right():

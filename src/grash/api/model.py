@@ -225,15 +225,16 @@ class Model:
         self._largest_rows: dict[Side, tuple[Any, torch.Tensor]] = {}
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto", *, verify: bool = True) -> Model:
+    def load(cls, folder: str | Path, device: str = "auto", *, verify: bool = True, calibrated: bool = True) -> Model:
         """Load the model of a folder that `save` or `grash train` wrote.
 
         verify: compare all files with their checksums first; without it, a large model is loaded in a second.
+        calibrated: with its calibration; without, it can be calibrated again if that file is damaged.
         """
         if not isinstance(folder, str | PathLike) or not str(folder):
             raise InputError(f"{folder!r} is not the path of a model folder.")
         _check_trained(Path(folder))
-        stored = read_model(Path(folder), device=choose_device(device), verify=verify)
+        stored = read_model(Path(folder), device=choose_device(device), verify=verify, calibrated=calibrated)
         try:
             config = make_config(stored.config)
         except (ConfigError, UnknownName, TypeError) as error:

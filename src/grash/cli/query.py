@@ -126,7 +126,7 @@ def calibrate(
     from grash.api.model import store_calibration
     from grash.evaluation.calibration import N_BINS
 
-    loaded = _load(model, device, threads)
+    loaded = _load(model, device, threads, calibrated=False)
     calibration = loaded.calibrate(sample=sample, seed=seed)
     if calibration is None:
         _check_valid(loaded, model)
@@ -469,16 +469,19 @@ def _measured(result: dict[str, Any], source: str, filtered_by: Sequence[str]) -
     return text
 
 
-def _load(folder: Path, device: str, threads: int | None, *, skips_nothing: bool = False, one: bool = False) -> Model:
+def _load(
+    folder: Path, device: str, threads: int | None, *, skips_nothing: bool = False, one: bool = False,
+    calibrated: bool = True,
+) -> Model:  # fmt: skip
     """Load a model. With `auto`, one question is answered on the CPU: to start a GPU and copy tables takes longer."""
     if skips_nothing:
         raise ConfigError("--skip-unknown is only for a file: leave it out.")
-    from grash.api.model import load_model
+    from grash.api.model import Model
     from grash.engines.trainer import set_threads
 
     show_log()
     set_threads(threads)
-    return load_model(folder, device="cpu" if one and device == "auto" else device)
+    return Model.load(folder, "cpu" if one and device == "auto" else device, calibrated=calibrated)
 
 
 def _parts(model: Model, query: Query) -> dict[str, str | None]:

@@ -74,7 +74,7 @@ def save_model(stored: StoredModel, folder: Path, *, overwrite: bool = False) ->
 
 def replace_calibration(folder: Path, calibration: dict[str, Any]) -> None:
     """Write the calibration of a stored model. An interruption leaves a whole model, with the old or the new one."""
-    verify_folder(folder)
+    verify_folder(folder, without=CALIBRATION_FILE)
     write_checksums(folder, without=CALIBRATION_FILE)
     write_json(folder / CALIBRATION_FILE, calibration)
     write_checksums(folder)
@@ -103,10 +103,12 @@ def verify_model(folder: Path) -> None:
     verify_folder(folder / "dataset")
 
 
-def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool = True) -> StoredModel:
+def load_model(
+    folder: Path, *, device: torch.device | str = "cpu", verify: bool = True, calibrated: bool = True
+) -> StoredModel:
     """Load the model of a folder, or of the run folder of a search. On a CPU, its tables are memory-mapped.
 
-    verify: compare the files with their checksums first, which reads all of them.
+    verify: compare the files with their checksums first, which reads all of them. calibrated: with its calibration.
     """
     folder = model_folder(folder)
     if not folder.exists():
@@ -117,7 +119,13 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     if isinstance(name := record.get("model"), str) and name not in MODELS:
         raise FormatError(f"{folder} has the model {unknown_model(name)}")
     if verify:
-        verify_folder(folder)
+        verify_folder(folder, without=CALIBRATION_FILE)
+    if verify and calibrated:
+        try:
+            verify_folder(folder)
+        except FormatError as error:  # of the one file that can be made again
+            path = folder / CALIBRATION_FILE
+            raise FormatError(f"{path} is missing or damaged: write it again with grash calibrate.") from error
     try:
         tables = safetensors.torch.load_file(folder / "embeddings.safetensors", device=str(device))
         for name, tensor in tables.items():
@@ -146,7 +154,8 @@ def load_model(folder: Path, *, device: torch.device | str = "cpu", verify: bool
     if counts != (*of_tables, model.dim) or of_tables != of_dataset:
         raise FormatError(f"{folder} is a damaged model folder: its tables, names and model.json differ in size.")
     path = folder / CALIBRATION_FILE
-    calibration = read_json(path, schema="grash-calibration", version=1) if path.is_file() else None
+    stored = calibrated and path.is_file()
+    calibration = read_json(path, schema="grash-calibration", version=1) if stored else None
     return StoredModel(model, dataset, config, evaluation, history, calibration, members)
 
 
