@@ -404,7 +404,7 @@ def _fit(
     return _Fit(dict(zip(names.tolist(), weights)), everywhere, mean, covariance)
 
 
-def _ordered(weights: Floats, covariances: Floats, most: float) -> Floats:
+def _ordered(weights: Floats, covariances: NDArray[np.floating], most: float) -> Floats:
     """Return the weights (G, 3) nearest to these with which a better answer to a question has no lower probability.
 
     The weight of the share is not negative. That of the score may be: a question with high scores everywhere is then

@@ -258,7 +258,8 @@ def _side_ranks(
     for start, stop in zip([0, *ends.tolist()], ends.tolist()):
         rows, filtered = expand(first[start:stop], n_known[start:stop], index.answers)
         by_id, limit = rows * n_entities + filtered, counts.limit
-        by_count = np.sort(rows * limit + counts.of(questions[start + rows] % n_relations, filtered))
+        often = counts.of(questions[start + rows] % n_relations, filtered.astype(np.int64))
+        by_count = np.sort(rows * limit + often)
         here = order[slice(*np.searchsorted(asked[order], (start, stop)))]
         row = asked[here] - start
         itself = _contains(by_id, row * n_entities + answers[here])
