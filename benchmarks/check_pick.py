@@ -7,7 +7,7 @@ NAME=VALUE are settings of the search. A line of CSV per search: graph, models, 
 the final model, its best validation, its epochs, seconds with final training, where the pick came from, and with
 `--finalists` the test MRR of every other finalist (or, without a round of finalists, of the best four of the last
 round) and the share of the best that the pick has. `--last-round` trains all trials of the last round, also those that
-were too far behind to be compared on the full graph. `--ledgers` keeps how each of these models is validated, too: its
+got no further. `--ledgers` keeps how each of these models is validated, too: its
 curve, its MRR and weighted MRR on valid, and its MRR on valid with the answers of test left out.
 """
 

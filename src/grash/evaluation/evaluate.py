@@ -251,7 +251,7 @@ def _side_ranks(
     others = np.full(len(triples), n_entities - 1)
     # the known answers of a question are looked up once, however many triples ask it
     n_relations = index.n_relations
-    questions, asked = np.unique(triples[:, 2 - answer] * np.int64(n_relations) + relations, return_inverse=True)
+    questions, asked = np.unique(triples[:, 2 - answer].astype(np.int64) * n_relations + relations, return_inverse=True)
     order = np.argsort(asked, kind="stable")
     first, n_known = index.runs(*np.divmod(questions, n_relations))
     ends = np.flatnonzero(np.diff(np.cumsum(n_known) // _ANSWERS, append=-1)) + 1

@@ -183,8 +183,8 @@ def _per_triple(ranks: Ranks, metric: Metric) -> NDArray[np.float64]:
 def mrr_interval(ranks: Ranks, *, seed: int, level: float = 0.95, often: bool = False) -> tuple[float, float]:
     """Return the bootstrap interval of the MRR from 1,000 resamples of the triples.
 
-    often: as for the trials of a search, by compiled code. It is several times faster, but half a second passes until
-    it runs. The bits are the same.
+    often: as for the trials of a search, by compiled code. It is several times faster, but takes up to half a second
+    to load. The bits are the same.
     """
     per_triple = _per_triple(ranks, "mrr")
     n = len(per_triple)
